@@ -1,0 +1,81 @@
+# Sonde: every command of daily work. `make help` lists them.
+# Needs make and Python 3.11 or newer; all else goes into .venv in this folder.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+WORKERS ?= 2
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+export NO_MKDOCS_2_WARNING := 1
+
+.PHONY: help setup demo test test-slow check fmt docs bench
+
+help: ## Show this list
+	@echo "Sonde: see inside an agent, step by step"
+	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.installed ## Prepare .venv (every other target does this by itself)
+
+demo: $(VENV)/.installed ## Play a short episode, record it and write a report
+	@$(BIN)/sonde demo
+
+test: $(VENV)/.installed ## Run the fast tests
+	@$(BIN)/python -m pytest -q -n $(WORKERS)
+
+test-slow: $(VENV)/.installed ## Run the tests that need minutes or the embedded model
+	@$(BIN)/python -m pytest -q -m slow
+
+check: $(VENV)/.installed ## Lint, format, types and import contracts
+	@echo "ruff check";   $(BIN)/ruff check --quiet .
+	@echo "ruff format";  $(BIN)/ruff format --quiet --check . || { echo "Not formatted: run 'make fmt'."; exit 1; }
+	@echo "pyright";      $(BIN)/pyright
+	@echo "import rooms"; out="$$($(BIN)/lint-imports --no-cache 2>&1)" || { echo "$$out"; exit 1; }
+	@echo "All checks passed."
+
+fmt: $(VENV)/.installed ## Format the code and apply safe fixes
+	@$(BIN)/ruff check --quiet --fix . || true
+	@$(BIN)/ruff format .
+
+docs: $(VENV)/.installed-docs ## Build the documentation into site/
+	@$(BIN)/python -m mkdocs build --quiet --strict
+	@echo "Documentation: site/index.html"
+
+bench: $(VENV)/.installed ## Run every benchmark, one after another
+	@shopt -s nullglob; failed=0; \
+	for file in benchmarks/bench_*.py; do \
+		echo "== $$file"; $(BIN)/python "$$file" || { echo "failed: $$file"; failed=1; }; \
+	done; exit $$failed
+
+# A working interpreter is looked for by running it, because a name on the PATH may be an empty shim.
+$(BIN)/python:
+	@python=""; \
+	for name in $${PYTHON:-} python3.11 python3; do \
+		if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then python="$$name"; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+		echo "Sonde needs Python 3.11 or newer, as python3.11 or python3 on the PATH (or: make PYTHON=/path/to/python)." >&2; exit 1; \
+	fi; \
+	if ! "$$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then \
+		version="$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"; \
+		echo "$$python cannot make virtual environments: its venv module lacks ensurepip." >&2; \
+		echo "On Debian or Ubuntu: sudo apt install python$$version-venv" >&2; exit 1; \
+	fi; \
+	echo "Making $(VENV) with $$("$$python" --version)"; \
+	"$$python" -m venv $(VENV)
+
+# torch goes first and pinned: left to a range, pip may choose a build with gigabytes of accelerator libraries.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing Sonde into $(VENV) (a few minutes the first time)"
+	@$(PIP) torch
+	@$(PIP) -e ".[all,dev]"
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@echo "Installing the documentation tools"
+	@$(PIP) -e ".[docs]"
+	@touch $@

@@ -1,0 +1,1 @@
+"""The `sonde` command: one thin file per verb, heavy imports only inside the commands that need them."""

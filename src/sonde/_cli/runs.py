@@ -1,0 +1,222 @@
+"""Which runs are on disk, what is in them, and are they whole?
+
+`sonde runs ls | show | rm | verify | export`: looks at run folders only, never at a model. Costs one stat per file
+to list, one read of everything to verify.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sonde.core import errors
+
+app = typer.Typer(help="List, inspect, check, export and delete recorded runs.", no_args_is_help=True)
+
+RunsDir = Annotated[
+    Path | None,
+    typer.Option("--runs", metavar="DIR", help="The folder of all runs; $SONDE_RUNS or ./runs if not given."),
+]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, the beginning of one, or 'last'.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
+
+
+@app.command("ls")
+def list_runs(runs: RunsDir = None, as_json: AsJson = False) -> None:
+    """List all runs, oldest first.
+
+    Example: sonde runs ls --runs ./runs
+    """
+    from sonde import store
+
+    index = store.Index(runs)
+    rows = index.runs()
+    if as_json:
+        names = ("id", "created", "kind", "model", "status", "episodes", "steps", "bytes", "folder")
+        typer.echo(json.dumps([{name: _plain(getattr(row, name)) for name in names} for row in rows], indent=2))
+        return
+    if not rows:
+        typer.echo(f"No runs in {index.runs_dir} yet. Make one with `sonde demo`, or store.Run.create(kind=...).")
+        return
+    cells = [
+        (row.id, row.created[:16].replace("T", " "), row.kind, row.model, row.status, row.episodes, row.steps)
+        for row in rows
+    ]
+    cells = [(*map(str, line), _size(row.bytes)) for line, row in zip(cells, rows, strict=True)]
+    _table(("run", "created (UTC)", "kind", "model", "status", "episodes>", "steps>", "size>"), cells)
+
+
+@app.command()
+def show(run: RunId, runs: RunsDir = None, as_json: AsJson = False) -> None:
+    """Show one run: its manifest and its episodes.
+
+    Example: sonde runs show last
+    """
+    from sonde import store
+
+    found = store.Run.open(_find(run, runs))
+    episodes = [_episode(found, id) for id in found.episode_ids()]
+    if as_json:
+        typer.echo(
+            json.dumps({"manifest": found.manifest, "folder": str(found.folder), "episodes": episodes}, indent=2)
+        )
+        return
+    about = [
+        (key, value if isinstance(value, str) else json.dumps(value))
+        for key, value in found.manifest.items()
+        if value not in (None, {}, "")
+    ]
+    _table(("", ""), [*about, ("folder", str(found.folder))])
+    if not episodes:
+        typer.echo("No episodes.")
+        return
+    cells = [
+        (
+            *(episode["id"], episode["status"], str(episode.get("steps", "")), _number(episode.get("reward"))),
+            *(str(len(episode.get("arrays", {}))), _size(episode["bytes"])),
+        )
+        for episode in episodes
+    ]
+    _table(("episode", "status", "steps>", "reward>", "arrays>", "size>"), cells)
+
+
+@app.command("rm")
+def remove(
+    run: RunId,
+    runs: RunsDir = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete a run with all its episodes.
+
+    Example: sonde runs rm 20260101-120000 --yes
+    """
+    from sonde.store import run as run_module
+
+    folder = _find(run, runs)
+    if not yes:
+        count = len(run_module.list_episodes(folder))
+        typer.confirm(f"Delete run {folder.name} with {count} episode{'s' * (count != 1)} for good?", abort=True)
+    run_module.remove(folder)
+    typer.echo(f"Deleted {folder.name}.")
+
+
+@app.command()
+def verify(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run's id, or nothing for all runs.")] = None,
+    runs: RunsDir = None,
+) -> None:
+    """Read everything and compare all checksums; name what is damaged (exit code 1).
+
+    Example: sonde runs verify last
+    """
+    from sonde import store
+
+    folders = [row.folder for row in store.Index(runs).runs()] if run is None else [_find(run, runs)]
+    broken = 0
+    for folder in folders:
+        problems = store.verify_run(folder)
+        broken += bool(problems)
+        typer.echo(f"{folder.name}: {f'{len(problems)} damaged' if problems else 'whole'}")
+        for problem in problems:
+            typer.secho(f"  {problem}", fg="red", err=True)
+    if not folders:
+        typer.echo("No runs to verify.")
+    if broken:
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    run: RunId,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File (json) or folder (parquet) to write.")],
+    to: Annotated[str, typer.Option("--to", help="json or parquet.")] = "parquet",
+    array: Annotated[list[str] | None, typer.Option("--array", help="Also export this array; repeatable.")] = None,
+    runs: RunsDir = None,
+) -> None:
+    """Write a run's steps, and arrays if asked, for other tools.
+
+    Example: sonde runs export last --to parquet --out tables --array blocks.0.hook_resid_post
+    """
+    from sonde import store
+
+    if to not in ("json", "parquet"):
+        raise errors.RequestError(f"cannot export to {to!r}: choose json or parquet")
+    if to == "json" and array:
+        raise errors.RequestError("arrays go to Parquet only: leave out --array, or use --to parquet")
+    found = store.Run.open(_find(run, runs))
+    files = [store.export_json(found, out)] if to == "json" else store.export_parquet(found, out, array or [])
+    for file in files:
+        typer.echo(f"Wrote {file}")
+
+
+def _find(word: str, runs: Path | None) -> Path:
+    """Returns the folder of a run given by its id, the beginning of its id, or 'last'."""
+    from sonde import store
+
+    index = store.Index(runs)
+    rows = index.runs()
+    folder, ids = index.runs_dir, [row.id for row in rows]
+    close = [id for id in ids if id.startswith(word)]
+    if word in ids:
+        return folder / word
+    if word == "last" and rows:
+        return max(rows, key=lambda row: (row.created, row.id)).folder
+    if len(close) == 1:
+        return folder / close[0]
+    if len(close) > 1:
+        raise errors.RequestError(
+            f"{word!r} could be any of {len(close)} runs: {', '.join(close[:5])}; type more of it"
+        )
+    hint = errors.suggest(word, ids) or "; see `sonde runs ls`"
+    raise errors.RequestError(f"no run {word!r} in {folder}{hint}")
+
+
+def _episode(found: Any, id: str) -> dict[str, Any]:
+    """Returns one episode's line of `show`; a damaged one is shown as such rather than hiding the rest."""
+    folder = found.folder / "episodes" / id
+    line: dict[str, Any] = {"id": id, "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file())}
+    try:
+        episode = found.episode(id)
+    except errors.SondeError as error:
+        return line | {"status": "damaged", "error": str(error)}
+    arrays = {name: {"dtype": episode.dtype(name), "shape": list(episode.shape(name))} for name in episode.names}
+    about = {"metadata": episode.metadata, "reward": _finite(episode.reward), "arrays": arrays}
+    return line | {"status": episode.status, "steps": len(episode.steps)} | about
+
+
+def _finite(value: float | None) -> float | str | None:
+    return value if value is None or abs(value) < float("inf") else repr(value)
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _number(value: float | str | None) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, int | float) else value
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 10 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _table(titles: tuple[str, ...], lines: list[tuple[str, ...]]) -> None:
+    """Prints a table; a title that ends in '>' makes its column right-aligned."""
+    import rich.box
+    import rich.console
+    import rich.table
+    import rich.text
+
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, show_header=any(titles))
+    for title in titles:
+        table.add_column(title.rstrip(">"), justify="right" if title.endswith(">") else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*(rich.text.Text(cell) for cell in line))  # Text: brackets in names are not markup
+    width = None if sys.stdout.isatty() else 200
+    rich.console.Console(width=width, highlight=False).print(table)

@@ -1,0 +1,1 @@
+"""Names, records, interventions as data, errors. No torch, no I/O; everything else builds on this room."""

@@ -1,0 +1,1 @@
+"""Loading models, their Sites, and the generation engine."""

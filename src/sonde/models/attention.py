@@ -1,0 +1,154 @@
+"""Attention kernels: the model's own, with scores and pattern computed beside it, and an explicit one for edits.
+
+Registered with transformers under the names `sonde_sdpa` and `sonde_eager`; the engine and bare forwards switch to
+one of them only while something needs it. Rules:
+
+1. Recording never changes the run: the output comes from the same kernel whether or not scores are recorded.
+2. Only an edit of scores or pattern switches a layer to the explicit kernel.
+3. In the engine, a single query per row (decoding) uses a grouped matrix product: no copy of the keys per query head.
+
+Recording a pattern costs one more query-by-key product in that layer.
+"""
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import masking_utils, modeling_utils
+from transformers.integrations import sdpa_attention
+
+if TYPE_CHECKING:
+    from sonde.models import wiring as model_wiring
+
+INNER = ("sdpa", "eager")
+_local = threading.local()
+
+
+def current() -> "model_wiring.Wiring | None":
+    """The wiring whose forward pass runs in this thread."""
+    return getattr(_local, "wiring", None)
+
+
+def set_current(wiring: "model_wiring.Wiring | None") -> None:
+    """Declares whose forward pass runs in this thread."""
+    _local.wiring = wiring
+
+
+def kernel_name(implementation: str | None) -> str:
+    """The Sonde kernel that wraps a model's own attention implementation."""
+    return f"sonde_{implementation if implementation in INNER else 'sdpa'}"
+
+
+def scores_of(
+    query: Float[Tensor, "batch head query d_head"],
+    key: Float[Tensor, "batch kv key d_head"],
+    allowed: Tensor | None,
+    *,
+    scaling: float,
+    softcap: float | None,
+) -> Float[Tensor, "batch head query key"]:
+    """Attention scores as TransformerLens defines them: scaled, capped, forbidden cells -inf."""
+    grouped = query.unflatten(1, (key.shape[1], -1))
+    scores = torch.matmul(grouped, key.unsqueeze(2).transpose(-1, -2)).flatten(1, 2) * scaling
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    if allowed is None:
+        return scores
+    return scores.masked_fill(~allowed, -torch.inf)
+
+
+def pattern_of(scores: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
+    """Softmax over the keys; a query with no key left attends to nothing."""
+    pattern = torch.softmax(scores.float(), dim=-1).to(scores.dtype)
+    return torch.nan_to_num(pattern, nan=0.0)
+
+
+def weighted(
+    pattern: Float[Tensor, "batch head query key"], value: Float[Tensor, "batch kv key d_head"]
+) -> Float[Tensor, "batch query head d_head"]:
+    """Values weighted by a pattern, grouped so that shared values are not copied."""
+    grouped = pattern.unflatten(1, (value.shape[1], -1))
+    return torch.matmul(grouped, value.unsqueeze(2)).flatten(1, 2).transpose(1, 2)
+
+
+def _attend(
+    inner: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    wiring = current()
+    if wiring is None or wiring.frame is None:
+        return _own_kernel(inner, module, query, key, value, attention_mask, **kwargs)
+    softcap = kwargs.get("softcap")
+    scaling = kwargs.get("scaling") or module.head_dim**-0.5  # pyright: ignore[reportOperatorIssue]
+    layer = int(module.layer_idx)  # pyright: ignore[reportArgumentType]
+    owns_mask = wiring.frame.owns_mask
+    edited, recorded = wiring.edits_kernel(layer), wiring.records_kernel(layer)
+    window = kwargs.get("sliding_window")
+
+    def scored() -> Tensor:
+        allowed = wiring.frame.allowed(window) if owns_mask else _boolean(attention_mask)  # pyright: ignore[reportOptionalMemberAccess]
+        if allowed is None and query.shape[2] > 1:
+            allowed = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).tril(
+                key.shape[2] - query.shape[2]
+            )
+        return scores_of(query, key, allowed, scaling=scaling, softcap=softcap)
+
+    if edited:
+        scores = wiring.visit_kernel(layer, "attn.hook_attn_scores", scored())
+        pattern = wiring.visit_kernel(layer, "attn.hook_pattern", pattern_of(scores))
+        return weighted(pattern, value), None
+    if recorded:
+        scores = scored()
+        wiring.visit_kernel(layer, "attn.hook_attn_scores", scores)
+        wiring.visit_kernel(layer, "attn.hook_pattern", pattern_of(scores))
+    if not owns_mask:
+        return _own_kernel(inner, module, query, key, value, attention_mask, **kwargs)
+    return _engine_kernel(query, key, value, wiring.frame.allowed(window), scaling=scaling, softcap=softcap), None
+
+
+def _engine_kernel(
+    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, *, scaling: float, softcap: float | None
+) -> Tensor:
+    if query.shape[2] == 1 or softcap is not None:
+        if allowed is None and query.shape[2] > 1:
+            allowed = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).tril()
+        return weighted(pattern_of(scores_of(query, key, allowed, scaling=scaling, softcap=softcap)), value)
+    out = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=allowed, is_causal=allowed is None, scale=scaling, enable_gqa=True
+    )
+    return out.transpose(1, 2)
+
+
+def _own_kernel(inner: str, module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+    if inner == "sdpa":
+        return sdpa_attention.sdpa_attention_forward(module, *args, **kwargs)
+    return sys.modules[type(module).__module__].eager_attention_forward(module, *args, **kwargs)
+
+
+def _boolean(mask: Tensor | None) -> Tensor | None:
+    if mask is None or mask.dtype == torch.bool:
+        return mask
+    return mask == 0
+
+
+def _register() -> None:
+    for inner in INNER:
+
+        def kernel(*args: Any, inner: str = inner, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+            return _attend(inner, *args, **kwargs)
+
+        modeling_utils.AttentionInterface.register(f"sonde_{inner}", kernel)
+        mask = masking_utils.sdpa_mask if inner == "sdpa" else masking_utils.eager_mask
+        masking_utils.AttentionMaskInterface.register(f"sonde_{inner}", mask)
+
+
+_register()

@@ -1,0 +1,183 @@
+"""Bare forward passes: `model.hf(...)` under whatever is in force.
+
+While a capture or a manager rides on the model, one pair of hooks on the whole network turns each bare forward pass
+into a wired one and back. No rider, no hooks. Positions follow from the attention mask (left padding is not counted)
+and from the cache that the caller passes on, so `model.hf.generate(...)` records and intervenes correctly too.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sonde.core import errors, interventions
+from sonde.models import attention, edits, frames, requests, riders
+from sonde.models import tape as model_tape
+from sonde.models import wiring as model_wiring
+
+if TYPE_CHECKING:
+    from sonde.models import model as models_model
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Memory:
+    """What a sequence of bare forward passes over one growing input has in common."""
+
+    tokens: list[list[int]]
+    prompt: int
+    means: dict[str, dict[tuple[str, int], Tensor]]
+    coverage: dict[tuple[Any, int], np.ndarray]
+
+
+class Gate:
+    """Turns bare forward passes of one model into wired ones while anyone rides."""
+
+    def __init__(self, model: "models_model.Model") -> None:
+        """Closed."""
+        self.model = model
+        self._open = 0
+        self._handles: list[Any] = []
+        self._stack: list[Any] = []
+        self._memory = _Memory([], 0, {}, {})
+
+    def open(self) -> None:
+        """One more rider."""
+        self._open += 1
+        if self._open == 1:
+            self._memory = _Memory([], 0, {}, {})
+            self._handles = [
+                self.model.hf.register_forward_pre_hook(self._before, with_kwargs=True),
+                self.model.hf.register_forward_hook(self._after, always_call=True),
+            ]
+
+    def close(self) -> None:
+        """One rider less."""
+        self._open -= 1
+        if self._open == 0:
+            for handle in self._handles:
+                handle.remove()
+            self._handles = []
+
+    def _before(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        present = () if attention.current() is not None else riders.of(self.model)
+        if not present:
+            return
+        lock = self.model.lock
+        lock.acquire()
+        try:
+            aboard = [rider.board(riders.Call()) for rider in present]
+            frame, ids = frame_of(args, kwargs)
+            self._remember(frame, ids)
+            bound = self._bind(aboard, frame)
+            recorders = [recorder for rider in aboard for recorder in rider.recorders]
+            wanted = frozenset(name for recorder in recorders for name in recorder.sites)
+            tape = model_tape.Tape(wanted) if wanted else None
+            wires = model_wiring.Wiring(self.model.parts, bound, tape)
+            wires.__enter__()
+            try:
+                scope = wires.forward(frame)
+                scope.__enter__()
+            except BaseException:
+                wires.__exit__(None, None, None)
+                raise
+        except BaseException:
+            lock.release()
+            raise
+        self._stack.append((wires, scope, tape, recorders))
+
+    def _after(self, module: nn.Module, args: Any, output: Any) -> None:
+        if not self._stack or attention.current() is not self._stack[-1][0]:
+            return
+        wires, scope, tape, recorders = self._stack.pop()
+        try:
+            scope.__exit__(None, None, None)
+            wires.__exit__(None, None, None)
+            if tape is not None and output is not None and len(tape.chunks) == len(tape.wanted):
+                self._deliver(tape, recorders)
+        finally:
+            self.model.lock.release()
+
+    def _remember(self, frame: frames.Frame, ids: Tensor | None) -> None:
+        rows = frame.positions.shape[0]
+        if bool((frame.slots[:, 0] == 0).all()):
+            self._memory = _Memory([[] for _ in range(rows)], frame.key_positions.shape[1], {}, {})
+        for row, tokens in enumerate(self._memory.tokens[:rows]):
+            new = ids[row][frame.positions[row] >= 0].tolist() if ids is not None else [-1] * frame.positions.shape[1]
+            tokens += new
+
+    def _bind(self, aboard: list[riders.InForce], frame: frames.Frame) -> list[edits.Edit]:
+        bound = []
+        for rider in aboard:
+            for spec in rider.interventions:
+                if isinstance(spec, interventions.LayerOrder):
+                    raise errors.InterventionError(
+                        "a LayerOrder acts in generate, run_with_cache and clients, not in a bare forward of .hf"
+                    )
+                if spec.steps is not None and rider.step not in spec.steps:
+                    continue
+                model_wiring.check(spec, self.model.parts)
+                lengths = (frame.key_positions >= 0).sum(dim=1).tolist()
+                prompt = [min(self._memory.prompt, length) if self._memory.prompt else length for length in lengths]
+                where = {
+                    row: interventions.selected(spec, prompt_length=prompt[row], new_start=0)
+                    for row in range(len(lengths))
+                }
+                edit = edits.Edit(
+                    spec, where, {row: (0, prompt[row]) for row in where}, dict.fromkeys(where, rider.step or 0)
+                )
+                edit.means = self._memory.means.setdefault(spec.effect, {})
+                bound.append(edit)
+        return bound
+
+    def _deliver(self, tape: model_tape.Tape, recorders: list[requests.Recorder]) -> None:
+        for recorder in recorders:
+            if isinstance(recorder, Collector):
+                recorder.tape = tape
+                continue
+            for row, tokens in enumerate(self._memory.tokens):
+                positions, values = tape.row(row, recorder.sites)
+                before = self._memory.coverage.get((recorder.key, row), np.zeros(0, dtype=np.int64))
+                recorded = requests.Recorded(
+                    tuple(tokens), min(self._memory.prompt, len(tokens)), before, positions, values, row=row
+                )
+                self._memory.coverage[recorder.key, row] = recorder.deliver(recorded)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Collector:
+    """A recorder that keeps the whole batch of one forward pass: what `run_with_cache` returns."""
+
+    sites: tuple[str, ...]
+    tape: model_tape.Tape | None = None
+
+    @property
+    def key(self) -> int:
+        """Its own."""
+        return id(self)
+
+    def deliver(self, recorded: requests.Recorded) -> np.ndarray:
+        """Never called: a collector takes the tape whole."""
+        raise AssertionError("a collector takes whole tapes")
+
+
+def frame_of(args: Any, kwargs: dict[str, Any]) -> tuple[frames.Frame, Tensor | None]:
+    """What a bare forward pass is about, from its arguments."""
+    ids = kwargs.get("input_ids", args[0] if args else None)
+    source = ids if ids is not None else kwargs["inputs_embeds"]
+    batch, width = source.shape[:2]
+    cache = kwargs.get("past_key_values")
+    past = int(cache.get_seq_length()) if cache is not None else 0
+    mask = kwargs.get("attention_mask")
+    slots = torch.arange(past, past + width, device=source.device).expand(batch, width)
+    if mask is not None and not isinstance(mask, dict) and mask.ndim == 2:
+        counted = mask.long().cumsum(dim=1) - 1
+        keys = torch.where(mask.bool(), counted, -1)[:, : past + width]
+    elif kwargs.get("position_ids") is not None and past == 0:
+        keys = kwargs["position_ids"].expand(batch, width)
+    else:
+        keys = torch.arange(past + width, device=source.device).expand(batch, past + width)
+    positions = keys[:, past:]
+    padded = bool((positions < 0).any())
+    return frames.Frame(positions, slots, keys, owns_mask=False, padded=padded, prefill=past == 0), ids

@@ -1,0 +1,308 @@
+"""The generation loop: a batch of episodes, one step each, from prompts to responses.
+
+1. Resolve which interventions are applied at which positions, per row; that is the row's lineage.
+2. Find the longest cached prefix with the same tokens and lineage that the recorders already have (`kv`).
+3. Prefill: encode what is left of each prompt, right-aligned, in one forward pass.
+4. Decode token by token; rows that are finished ride along without writing anything.
+5. Hand each row's recordings to its recorders, put the conversations back into the pool.
+
+Cost: one forward pass per generated token for the whole batch, plus one for the prompts' new tokens.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sonde.core import errors, interventions, spans
+from sonde.models import edits, frames, kv, layer_order, requests, sampling
+from sonde.models import tape as model_tape
+from sonde.models import wiring as model_wiring
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+STOP_WINDOW = 64
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Row:
+    """One request under way.
+
+    Attributes:
+        request: The request.
+        active: What is applied where.
+        lineage: The same by effect and slot.
+        reused: Slots taken from the cache.
+        entry: Where they came from.
+    """
+
+    request: requests.Request
+    active: list[requests.Applied]
+    lineage: dict[str, spans.Spans]
+    generator: torch.Generator
+    entry: kv.Entry | None = None
+    reused: int = 0
+    generated: list[int] = dataclasses.field(default_factory=list)
+    logprobs: list[float] = dataclasses.field(default_factory=list)
+    finish_reason: str | None = None
+    encoded: int = 0
+
+    @property
+    def offset(self) -> int:
+        """Episode position minus slot at the end of the prompt; 0 unless turns were dropped."""
+        positions = self.request.positions
+        return positions[-1] + 1 - len(positions) if positions else 0
+
+    def position(self, slot: int) -> int:
+        """Episode position of a slot."""
+        positions = self.request.positions
+        return positions[slot] if positions and slot < len(positions) else slot + self.offset
+
+
+class Batch:
+    """One run of the loop."""
+
+    def __init__(
+        self,
+        parts: model_wiring.Parts,
+        tokenizer: "PreTrainedTokenizerBase",
+        pool: kv.Pool,
+        batch: Sequence[requests.Request],
+    ) -> None:
+        """Plans the run; nothing is computed yet."""
+        self.parts, self.tokenizer, self.pool = parts, tokenizer, pool
+        self.device = next(parts.hf.parameters()).device
+        self.end_ids = end_ids(parts.hf, tokenizer)
+        self.rows = [self._plan(request) for request in batch]
+        self.order = layer_order_of(batch[0])
+        self._seat()
+        names = frozenset(name for request in batch for recorder in request.recorders for name in recorder.sites)
+        self.tape = model_tape.Tape(names) if names else None
+        self.edits = self._bind()
+
+    def _plan(self, request: requests.Request) -> Row:
+        active = [one for one in request.active() if not isinstance(one.spec, interventions.LayerOrder)]
+        generator = torch.Generator().manual_seed(request.sampling.seed)
+        row = Row(request, active, {}, generator)
+        for one in active:
+            row.lineage[one.key] = _slots(row, one.where)
+        tokens = np.asarray(request.tokens, dtype=np.int64)
+        limit = len(tokens) - 1
+        for one in active:
+            if one.spec.needs_whole_prompt:
+                limit = min(limit, request.new_start if one.spec.scope == "new" else 0)
+        if self.parts.cfg.causal:
+            order = layer_order_of(request)
+            row.entry, row.reused = self.pool.match(
+                tokens,
+                row.lineage,
+                order=order.digest if order else None,
+                recorders=[recorder.key for recorder in request.recorders],
+                limit=limit,
+            )
+        return row
+
+    def _seat(self) -> None:
+        need = max(len(row.request.tokens) + row.request.sampling.max_new_tokens for row in self.rows)
+        self.slab, seats = self.pool.seat([(row.entry, row.reused) for row in self.rows], need)
+        self.origin = sorted(range(len(self.rows)), key=lambda index: seats[index])
+        self.rows = [self.rows[index] for index in self.origin]
+
+    def _bind(self) -> list[edits.Edit]:
+        bound: dict[str, edits.Edit] = {}
+        for index, row in enumerate(self.rows):
+            prompt = (row.request.new_start, row.position(len(row.request.tokens) - 1) + 1)
+            for one in row.active:
+                edit = bound.setdefault(one.key, edits.Edit(one.spec, {}, {}, {}))
+                edit.rows[index] = one.where
+                edit.prompts[index] = prompt
+                edit.steps[index] = row.request.step
+        return list(bound.values())
+
+    @torch.no_grad()
+    def run(self) -> list[requests.Generation]:
+        """Generates; answers in the order of the requests."""
+        cache = kv.SlabCache(self.slab)
+        wires = model_wiring.Wiring(self.parts, self.edits, self.tape)
+        with wires, layer_order.applied(self.parts, self.order):
+            self._take(self._prefill(wires, cache))
+            while any(row.finish_reason is None for row in self.rows):
+                self._take(self._decode(wires, cache))
+        answers = [self._finish(index, row) for index, row in enumerate(self.rows)]
+        return [answer for _, answer in sorted(zip(self.origin, answers, strict=True), key=lambda pair: pair[0])]
+
+    def _prefill(self, wires: model_wiring.Wiring, cache: kv.SlabCache) -> Tensor:
+        width = max(len(row.request.tokens) - row.reused for row in self.rows)
+        ids = torch.zeros(len(self.rows), width, dtype=torch.long)
+        slots = torch.full((len(self.rows), width), -1)
+        for index, row in enumerate(self.rows):
+            new = row.request.tokens[row.reused :]
+            ids[index, width - len(new) :] = torch.tensor(new)
+            slots[index, width - len(new) :] = torch.arange(row.reused, len(row.request.tokens))
+            row.encoded += len(new)
+        return self._forward(wires, cache, ids, slots, prefill=True)
+
+    def _decode(self, wires: model_wiring.Wiring, cache: kv.SlabCache) -> Tensor:
+        ids, slots = [], []
+        for row in self.rows:
+            alive = row.finish_reason is None
+            ids.append([row.generated[-1] if alive else 0])
+            slots.append([len(row.request.tokens) + len(row.generated) - 1 if alive else -1])
+            row.encoded += alive
+        return self._forward(wires, cache, torch.tensor(ids), torch.tensor(slots), prefill=False)
+
+    def _forward(
+        self, wires: model_wiring.Wiring, cache: kv.SlabCache, ids: Tensor, slots: Tensor, *, prefill: bool
+    ) -> Tensor:
+        length = max(int(slots.max()) + 1, 1)
+        slots = slots.to(self.device)
+        frame = frames.Frame(
+            positions=self._positions(slots),
+            slots=slots,
+            key_positions=self._key_positions(length),
+            owns_mask=True,
+            padded=bool((slots < 0).any()),
+            prefill=prefill,
+        )
+        cache.begin(slots, length)
+        whole = wires.uses("unembed.hook_out")
+        with wires.forward(frame):
+            output: Any = self.parts.hf(
+                input_ids=ids.to(self.device),
+                attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.device),
+                position_ids=slots.clamp(min=0),
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=0 if whole else 1,
+            )
+        return output.logits[:, -1]
+
+    def _positions(self, slots: Tensor) -> Tensor:
+        if all(row.request.positions is None for row in self.rows):
+            return slots
+        table = [[row.position(slot) if slot >= 0 else -1 for slot in slots[i].tolist()] for i, row in enumerate(self.rows)]
+        return torch.tensor(table, device=slots.device)
+
+    def _key_positions(self, length: int) -> Tensor:
+        keys = torch.arange(length, device=self.device).expand(len(self.rows), length)
+        return self._positions(keys)
+
+    def _take(self, logits: Tensor) -> None:
+        """Chooses the next token of every row that is not finished."""
+        chosen = []
+        for index, row in enumerate(self.rows):
+            forced = row.request.forced
+            if row.finish_reason is not None:
+                chosen.append(0)
+            elif len(row.generated) < len(forced):
+                chosen.append(forced[len(row.generated)])
+            else:
+                chosen.append(sampling.draw(logits[index], row.request.sampling, row.generator))
+        for row, token, logprob in zip(self.rows, chosen, sampling.logprobs_of(logits, chosen), strict=True):
+            if row.finish_reason is None:
+                row.generated.append(token)
+                row.logprobs.append(logprob)
+                row.finish_reason = self._finish_reason(row)
+
+    def _finish_reason(self, row: Row) -> str | None:
+        if row.request.cancelled.is_set():
+            return "cancelled"
+        if row.generated[-1] in self.end_ids:
+            return "stop"
+        if row.request.sampling.stop:
+            tail = self.tokenizer.decode(row.generated[-STOP_WINDOW:], skip_special_tokens=True)
+            if any(stop in tail for stop in row.request.sampling.stop):
+                return "stop"
+        return "length" if len(row.generated) >= row.request.sampling.max_new_tokens else None
+
+    def _finish(self, index: int, row: Row) -> requests.Generation:
+        request = row.request
+        encoded = (*request.tokens, *row.generated[:-1])
+        coverage: dict[Any, np.ndarray] = {}
+        for recorder in request.recorders:
+            assert self.tape is not None
+            before = row.entry.coverage[recorder.key][: row.reused] if row.entry else np.zeros(0, dtype=np.int64)
+            positions, values = self.tape.row(index, recorder.sites)
+            coverage[recorder.key] = recorder.deliver(
+                requests.Recorded(
+                    encoded, len(request.tokens), before, positions, values, tuple(row.generated), request.step
+                )
+            )
+        end = row.position(len(encoded) - 1) + 1
+        if self.parts.cfg.causal:
+            lineage = {digest: spans.clip(where, 0, len(encoded)) for digest, where in row.lineage.items()}
+            order = self.order.digest if self.order else None
+            self.pool.add(
+                kv.Entry(np.asarray(encoded, dtype=np.int64), lineage, order, self.slab, index, coverage)
+            )
+        return requests.Generation(
+            text=cut_text(self.tokenizer, row.generated, request.sampling.stop),
+            tokens=tuple(row.generated),
+            logprobs=tuple(row.logprobs),
+            finish_reason=row.finish_reason or "length",
+            prompt_tokens=len(request.tokens),
+            encoded_tokens=row.encoded,
+            persisted=requests.persisting(request, end),
+            seed=request.sampling.seed,
+        )
+
+
+def check(request: requests.Request, parts: model_wiring.Parts) -> None:
+    """Refuses a request that cannot run, before it is queued.
+
+    Raises:
+        RequestError: Empty prompt or a token the model does not have.
+        ContextError: Prompt and new tokens do not fit.
+        InterventionError: An intervention does not fit the model.
+    """
+    cfg = parts.cfg
+    if not request.tokens:
+        raise errors.RequestError("the prompt is empty: give at least one token (a BOS token will do)")
+    if min(request.tokens) < 0 or max(request.tokens) >= cfg.d_vocab:
+        raise errors.RequestError(f"token ids must be 0 to {cfg.d_vocab - 1}, got {min(request.tokens)} to {max(request.tokens)}")
+    need = len(request.tokens) + request.sampling.max_new_tokens
+    if need > cfg.n_ctx:
+        raise errors.ContextError(
+            f"{len(request.tokens)} prompt tokens and max_new_tokens={request.sampling.max_new_tokens} make {need}, but "
+            f"the context of {cfg.model_name} is {cfg.n_ctx}: shorten the prompt, lower max_new_tokens, or choose a "
+            "context policy (drop_oldest_turns, keep_first_and_last)"
+        )
+    for spec in request.interventions:
+        model_wiring.check(spec, parts)
+
+
+def layer_order_of(request: requests.Request) -> interventions.LayerOrder | None:
+    """The layer order that holds in this step, if any."""
+    orders = [one.spec for one in request.active() if isinstance(one.spec, interventions.LayerOrder)]
+    if len(orders) > 1:
+        raise errors.InterventionError("only one LayerOrder can hold at a time")
+    return orders[0] if orders else None
+
+
+def end_ids(hf: Any, tokenizer: Any) -> frozenset[int]:
+    """The tokens that end a text, by the model's generation config and the tokenizer."""
+    declared = getattr(hf.generation_config, "eos_token_id", None)
+    found = declared if isinstance(declared, list) else [declared]
+    return frozenset(int(token) for token in [*found, getattr(tokenizer, "eos_token_id", None)] if token is not None)
+
+
+def cut_text(tokenizer: Any, tokens: Sequence[int], stops: Sequence[str]) -> str:
+    """Decoded text without special tokens, cut where the first stop string starts (it may end inside a token)."""
+    text = tokenizer.decode(list(tokens), skip_special_tokens=True)
+    cuts = [text.index(stop) for stop in stops if stop in text]
+    return text[: min(cuts)] if cuts else text
+
+
+def _slots(row: Row, where: spans.Spans) -> spans.Spans:
+    """Episode positions as slots."""
+    positions = row.request.positions
+    if positions is None:
+        return where
+    inside = [slot for slot, position in enumerate(positions) if any(position in span for span in where)]
+    later = spans.clip(where, positions[-1] + 1, interventions.FOREVER)
+    shifted = [spans.Span(span.start - row.offset, span.stop - row.offset) for span in later]
+    return spans.union([*spans.of_positions(inside), *shifted])

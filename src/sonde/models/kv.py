@@ -1,0 +1,198 @@
+"""Keys and values kept from step to step: what can be reused, and exactly when.
+
+Every row of a Slab holds one conversation; the column of a key is its slot in that conversation, so rows of any
+length share a batch without padding in the cache. A cached prefix carries its *lineage*: which interventions were
+applied at which slots when it was made. It is reused up to the first slot at which tokens, lineage, or what a
+recorder already has, differ. That is exact: for a causal model nothing later can matter.
+
+Cost of a match: one comparison of token arrays per cached conversation. Cost of reuse: none if the same conversations
+go on together, otherwise one copy of the prefix.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sonde.core import spans
+
+GROWTH = 256
+Lineage = Mapping[str, spans.Spans]
+_clock = itertools.count()
+
+
+class Slab:
+    """Key and value storage for a fixed number of rows."""
+
+    def __init__(self, rows: int, capacity: int) -> None:
+        """Allocates nothing yet: shapes come with the first keys."""
+        self.rows, self.capacity = rows, capacity
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return sum(t.numel() * t.element_size() for t in (*self.keys, *self.values))
+
+    def stage(self, index: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of one stage of the network, `row kv slot d_head`, allocated when first met."""
+        while len(self.keys) <= index:
+            shape = (self.rows, like.shape[1], self.capacity, like.shape[3])
+            self.keys.append(like.new_zeros(shape))
+            self.values.append(like.new_zeros(shape))
+        return self.keys[index], self.values[index]
+
+    def copy_row(self, row: int, source: "Slab", source_row: int, length: int) -> None:
+        """Takes over a prefix from another slab."""
+        for index, (keys, values) in enumerate(zip(source.keys, source.values, strict=True)):
+            mine = self.stage(index, keys)
+            mine[0][row, :, :length] = keys[source_row, :, :length]
+            mine[1][row, :, :length] = values[source_row, :, :length]
+
+
+class SlabCache:
+    """What transformers sees as the cache during one run: writes at slots, reads everything so far.
+
+    Stages are counted in the order in which they run, so a layer that runs twice has two.
+    """
+
+    is_compileable = False
+
+    def __init__(self, slab: Slab) -> None:
+        """Starts on a slab."""
+        self.slab = slab
+        self._stage = 0
+        self._length = 0
+        self._slots: Tensor | None = None
+        self._run: tuple[int, int] | None = None
+
+    def begin(self, slots: Tensor, length: int) -> None:
+        """Declares the slots of the next forward pass (-1: not kept) and the length of the longest row after it."""
+        self._stage, self._length, self._slots = 0, length, slots
+        first, width = int(slots[0, 0]), slots.shape[1]
+        expected = torch.arange(first, first + width, device=slots.device)
+        self._run = (first, first + width) if first >= 0 and bool((slots == expected).all()) else None
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Writes the new keys and values, returns all of them."""
+        keys, values = self.slab.stage(self._stage, key)
+        self._stage += 1
+        assert self._slots is not None
+        if self._run is not None:
+            keys[:, :, slice(*self._run)] = key
+            values[:, :, slice(*self._run)] = value
+        else:
+            row, column = (self._slots >= 0).nonzero(as_tuple=True)
+            slot = self._slots[row, column]
+            keys.transpose(1, 2)[row, slot] = key.transpose(1, 2)[row, column]
+            values.transpose(1, 2)[row, slot] = value.transpose(1, 2)[row, column]
+        return keys[:, :, : self._length], values[:, :, : self._length]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Length of the longest row."""
+        return self._length
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Entry:
+    """One cached conversation.
+
+    Attributes:
+        tokens: Its token ids, one per slot.
+        lineage: For each intervention (by digest) that was applied, the slots.
+        order: The layer order it was made under.
+        slab: Where its keys and values are, in row `row`.
+        coverage: For each recorder, the index of the record of each slot.
+    """
+
+    tokens: np.ndarray
+    lineage: Lineage
+    order: Hashable
+    slab: Slab
+    row: int
+    coverage: dict[Hashable, np.ndarray]
+    used: int = dataclasses.field(default_factory=lambda: next(_clock))
+
+    def reusable(self, tokens: np.ndarray, lineage: Lineage, recorders: Sequence[Hashable]) -> int:
+        """How many slots can be reused for a request."""
+        shared = min(len(tokens), len(self.tokens))
+        different = np.flatnonzero(tokens[:shared] != self.tokens[:shared])
+        length = int(different[0]) if len(different) else shared
+        for digest in {*self.lineage, *lineage}:
+            first = spans.first_difference(
+                spans.clip(self.lineage.get(digest, ()), 0, length), spans.clip(lineage.get(digest, ()), 0, length)
+            )
+            length = length if first is None else min(length, first)
+        for recorder in recorders:
+            length = min(length, len(self.coverage.get(recorder, ())))
+        return length
+
+
+class Pool:
+    """All cached conversations of a model, the longest unused dropped when they exceed a budget."""
+
+    def __init__(self, budget: int) -> None:
+        """Starts empty.
+
+        Args:
+            budget: Bytes of keys and values to keep.
+        """
+        self.budget = budget
+        self.entries: list[Entry] = []
+
+    def match(
+        self, tokens: np.ndarray, lineage: Lineage, *, order: Hashable, recorders: Sequence[Hashable], limit: int
+    ) -> tuple[Entry | None, int]:
+        """The entry that saves most, and how many slots of it can be reused (at most `limit`)."""
+        best: tuple[Entry | None, int] = (None, 0)
+        for entry in self.entries:
+            if entry.order == order:
+                length = min(entry.reusable(tokens, lineage, recorders), limit)
+                if length > best[1]:
+                    best = (entry, length)
+        return best
+
+    def seat(self, matches: Sequence[tuple[Entry | None, int]], need: int) -> tuple[Slab, list[int]]:
+        """A slab in which every request has a row with its reused prefix, and which row that is.
+
+        Args:
+            matches: For each request its entry and reusable length.
+            need: Slots that the longest row will need.
+        """
+        continued = [entry for entry, length in matches if entry is not None and length == len(entry.tokens)]
+        slabs = {id(entry.slab): entry.slab for entry in continued}
+        rows = [entry.row for entry in continued]
+        if len(continued) == len(matches) and len(slabs) == 1 and len(set(rows)) == len(rows):
+            (slab,) = slabs.values()
+            if slab.rows == len(rows) and slab.capacity >= need:
+                self.remove(continued)
+                return slab, rows
+        capacity = -(-need * 5 // 4 // GROWTH) * GROWTH
+        slab = Slab(len(matches), capacity)
+        for row, (entry, length) in enumerate(matches):
+            if entry is not None:
+                slab.copy_row(row, entry.slab, entry.row, length)
+                entry.used = next(_clock)
+        self.remove(continued)
+        return slab, list(range(len(matches)))
+
+    def add(self, entry: Entry) -> None:
+        """Keeps a conversation, dropping the longest unused ones if the budget is exceeded."""
+        self.entries.append(entry)
+        while len(self.entries) > 1 and self.nbytes > self.budget:
+            self.remove([min(self.entries, key=lambda one: one.used)])
+
+    def remove(self, gone: Sequence[Entry]) -> None:
+        """Forgets conversations."""
+        drop = {id(entry) for entry in gone}
+        self.entries = [entry for entry in self.entries if id(entry) not in drop]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return sum({id(entry.slab): entry.slab.nbytes for entry in self.entries}.values())

@@ -1,0 +1,91 @@
+"""Who rides along: captures and intervention managers in force, per task or thread, not per process.
+
+Entering a capture or a manager puts it into a context variable, so that two asyncio tasks, or two threads, that drive
+one model never see each other's. A request takes a snapshot of what is in force when it is made.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from sonde.core import interventions as specs
+from sonde.core import spans
+from sonde.models import requests
+
+if TYPE_CHECKING:
+    from sonde.models import model as models_model
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """What is about to happen: a step of a conversation, or a bare forward pass.
+
+    Attributes:
+        conversation: Identity of the episode; None outside of one.
+        step: Step of the episode as the client counts; None for a bare forward pass.
+    """
+
+    conversation: int | None = None
+    step: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InForce:
+    """What a rider contributes to a call.
+
+    Attributes:
+        interventions: What to change.
+        recorders: Who records.
+        step: The step to compare `steps` with, if the rider counts steps itself.
+        persisted: What earlier steps left behind.
+    """
+
+    interventions: tuple[specs.Intervention, ...] = ()
+    recorders: tuple[requests.Recorder, ...] = ()
+    step: int | None = None
+    persisted: tuple[tuple[specs.Intervention, spans.Spans], ...] = ()
+
+
+class Rider(Protocol):
+    """A capture or a manager."""
+
+    @property
+    def model(self) -> "models_model.Model":
+        """The model it rides on."""
+        ...
+
+    def board(self, call: Call) -> InForce:
+        """What it contributes to a call."""
+        ...
+
+
+_riders: contextvars.ContextVar[tuple[Rider, ...]] = contextvars.ContextVar("sonde_riders", default=())
+
+
+def of(model: "models_model.Model") -> tuple[Rider, ...]:
+    """The riders of a model here and now, outermost first."""
+    return tuple(rider for rider in _riders.get() if rider.model is model)
+
+
+def mount(rider: Rider) -> None:
+    """Puts a rider in force, here and in tasks started from here."""
+    rider.model.gate.open()
+    _riders.set((*_riders.get(), rider))
+
+
+def unmount(rider: Rider) -> None:
+    """Takes it out of force."""
+    _riders.set(tuple(other for other in _riders.get() if other is not rider))
+    rider.model.gate.close()
+
+
+@contextlib.contextmanager
+def riding(rider: Rider) -> Iterator[None]:
+    """Puts a rider in force for a block."""
+    mount(rider)
+    try:
+        yield
+    finally:
+        unmount(rider)

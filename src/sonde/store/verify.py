@@ -1,0 +1,100 @@
+"""Is every byte of a run or an episode as it was written?
+
+Reads all of it and compares all checksums; never stops at the first damage. Costs one pass over the files (about
+1 GB per second) and 1 MiB of memory beyond the steps.
+"""
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from sonde.core import errors
+from sonde.store import columns, contents, damage, documents, steplog, tensors
+
+
+def verify_episode(folder: Path | str) -> list[damage.Damage]:
+    """Returns everything that is damaged in an episode folder, by file, array and step.
+
+    A step that was being written when its writer stopped is not damage: nobody was promised it.
+
+    Raises:
+        VersionError: A newer Sonde wrote it, so this one cannot judge it.
+    """
+    folder = Path(folder).resolve()
+    broken = verify_document(folder / contents.NAME)
+    if broken:
+        return broken
+    found = contents.load(folder)
+    problems = list(found.problems)
+    if found.log.unterminated and not found.closed:
+        problem = "the newline after the last line is damaged or missing; EpisodeWriter.resume repairs it"
+        problems.append(damage.Damage(folder / steplog.NAME, problem, step=found.log.lines[-1].index))
+    if not found.columns:
+        return problems
+    try:
+        with found.data_file.open("rb") as file:
+            for name, column in found.columns.items():
+                problems += _check_array(file, found, name, column)
+    except FileNotFoundError:  # its writer closed it meanwhile: look again
+        return verify_episode(folder)
+    return problems
+
+
+def verify_document(path: Path) -> list[damage.Damage]:
+    """Returns what is wrong with manifest.json or episode.json."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        return [damage.Damage(path, f"cannot be read: {error.strerror}")]
+    if documents.is_sealed(data):
+        return []
+    return [damage.Damage(path, "the checksum does not match the content")]
+
+
+def _check_array(
+    file: BinaryIO, found: contents.Contents, name: str, column: columns.Column
+) -> Iterator[damage.Damage]:
+    """Yields the steps at which an array's bytes are not as written."""
+    path, problem = found.data_file, "the checksum does not match"
+    if found.closed:
+        entry = found.entries[name]
+        whole = _crc(file, entry.start, entry.shape[0] * column.row_bytes)
+        if whole == int(found.document["arrays"][name]["crc32"], 16):
+            return
+    bad = [part.step for part in column.parts() if _crc(file, part.start, part.size) != part.crc32]
+    for step in bad:
+        yield damage.Damage(path, problem, array=name, step=step)
+    if found.closed and not bad:
+        yield damage.Damage(path, problem, array=name)
+
+
+def _crc(file: BinaryIO, start: int, size: int) -> int:
+    file.seek(start)
+    crc = 0
+    while size:
+        chunk = file.read(min(size, tensors.CHUNK))
+        if not chunk:
+            break
+        crc, size = zlib.crc32(chunk, crc), size - len(chunk)
+    return crc
+
+
+def verify_run(folder: Path | str) -> list[damage.Damage]:
+    """Returns everything that is damaged in a run folder: its manifest and all its episodes.
+
+    Raises:
+        StoreError: There is no such folder.
+        VersionError: A newer Sonde wrote it, so this one cannot judge it.
+    """
+    folder = Path(folder).resolve()
+    if not folder.is_dir():
+        raise errors.StoreError(f"no run at {folder}")
+    problems = verify_document(folder / "manifest.json")
+    if not problems:
+        documents.read(folder / "manifest.json")  # raises if it is too new to judge
+    episodes = folder / "episodes"
+    for episode in sorted(episodes.iterdir()) if episodes.is_dir() else []:
+        if episode.is_dir() and not episode.name.startswith("."):
+            problems += verify_episode(episode)
+    return problems

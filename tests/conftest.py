@@ -1,0 +1,60 @@
+"""What every test runs under: runtime shape checks, one thread per worker, fixed seeds, no model hub.
+
+The import hook must be in place before `sonde` is first imported; it then also covers the modules that `sonde` loads
+lazily. It checks plain functions, generators, methods and dataclass fields. Coroutine functions pass through unchecked.
+"""
+
+import os
+import random
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import beartype
+import beartype.roar
+import hypothesis
+import jaxtyping
+import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # read by torch when, and only when, a test imports it
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+
+hypothesis.settings.register_profile("sonde", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("sonde")
+
+
+def check(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Beartype, except for methods that mention `Self`, which it cannot check outside their class."""
+    try:
+        return beartype.beartype(function)
+    except beartype.roar.BeartypeDecorHintPep673Exception:
+        return function
+
+
+# The hook names its checker by import path, and this file has none under --import-mode=importlib.
+_checker = types.ModuleType("sonde_shape_checker")
+_checker.check = check  # type: ignore[attr-defined]
+sys.modules["sonde_shape_checker"] = _checker
+assert "sonde" not in sys.modules, "sonde was imported before its shape checks could be installed"
+jaxtyping.install_import_hook("sonde", "sonde_shape_checker.check")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread_per_worker():
+    """Two workers with a thread pool each would fight for the cores, and thread count changes the last bits."""
+    torch = sys.modules.get("torch")
+    if torch is not None and "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds():
+    """Each test starts from the same random state, whichever tests ran before it."""
+    random.seed(0)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(0)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)
