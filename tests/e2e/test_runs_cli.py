@@ -1,6 +1,7 @@
 """`sonde runs` lists, shows, checks, exports and deletes runs, and says plainly what is wrong."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -51,7 +52,7 @@ def test_an_empty_folder_says_how_to_make_a_run(tmp_path):
     assert "sonde demo" in out
     assert json.loads(sonde("runs", "ls", "--json", "--runs", tmp_path)[1]) == []
     assert sonde("runs", "verify", "--runs", tmp_path)[0] == 0
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_showing_a_run_shows_manifest_and_episodes(run):
@@ -150,9 +151,11 @@ def test_every_verb_teaches_by_an_example(verb):
 
 
 def test_help_is_quick():
-    times = []
-    for _ in range(5):
+    best = math.inf
+    for _ in range(10):  # the machine may be busy with other things
         start = time.perf_counter()
         assert sonde("--help")[0] == 0
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.4
+        best = min(best, time.perf_counter() - start)
+        if best < 0.4:
+            return
+    pytest.fail(f"sonde --help took {best:.2f} s at best")

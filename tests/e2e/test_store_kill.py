@@ -50,7 +50,9 @@ while True:
 
 def run_and_kill(folder, delay):
     """Lets a writer work for a while after it is ready; returns what it said before it was killed."""
-    worker = subprocess.Popen([sys.executable, "-c", WORKER, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert worker.stdout is not None
     first = worker.stdout.readline()
     time.sleep(delay)

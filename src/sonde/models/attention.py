@@ -91,6 +91,8 @@ def _attend(
     scaling = kwargs.get("scaling") or module.head_dim**-0.5  # pyright: ignore[reportOperatorIssue]
     layer = int(module.layer_idx)  # pyright: ignore[reportArgumentType]
     owns_mask = wiring.frame.owns_mask
+    # A cache of transformers' own forgets keys that have left the window; to edits and recordings they are forbidden.
+    forgotten = wiring.frame.key_positions.shape[1] - key.shape[2]
     edited, recorded = wiring.edits_kernel(layer), wiring.records_kernel(layer)
     window = kwargs.get("sliding_window")
 
@@ -100,12 +102,13 @@ def _attend(
             allowed = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).tril(
                 key.shape[2] - query.shape[2]
             )
-        return scores_of(query, key, allowed, scaling=scaling, softcap=softcap)
+        scores = scores_of(query, key, allowed, scaling=scaling, softcap=softcap)
+        return F.pad(scores, (forgotten, 0), value=-torch.inf) if forgotten else scores
 
     if edited:
         scores = wiring.visit_kernel(layer, "attn.hook_attn_scores", scored())
         pattern = wiring.visit_kernel(layer, "attn.hook_pattern", pattern_of(scores))
-        return weighted(pattern, value), None
+        return weighted(pattern[..., forgotten:], value), None
     if recorded:
         scores = scored()
         wiring.visit_kernel(layer, "attn.hook_attn_scores", scores)

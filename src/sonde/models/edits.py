@@ -132,7 +132,13 @@ def indexed(values: Tensor, start: int, value: Tensor, positions: Tensor) -> tup
     index = index.clamp(0, values.shape[1] - 1)
     if values.shape[0] == 1:
         return values[0][index], known
+    _check_batch(values.shape[0], len(index))
     return values[torch.arange(len(index), device=index.device)[:, None], index], known
+
+
+def _check_batch(stored: int, rows: int) -> None:
+    if stored not in (1, rows):
+        raise errors.InterventionError(f"stored values for a batch of {stored} do not fit an input of {rows} rows")
 
 
 New = tuple[Tensor, Tensor | None]
@@ -232,6 +238,7 @@ def _stored_pattern(edit: Edit, value: Tensor, frame: frames.Frame) -> New:
     assert isinstance(edit.spec, interventions.Patch)
     stored = edit.array("values", value)
     stored = stored[None] if stored.ndim == 3 else stored
+    _check_batch(stored.shape[0], value.shape[0])
     query = frame.positions - edit.spec.start
     key = frame.key_positions
     known = (query >= 0) & (query < stored.shape[2])
@@ -240,8 +247,8 @@ def _stored_pattern(edit: Edit, value: Tensor, frame: frames.Frame) -> New:
     for row in range(value.shape[0]):
         source = stored[row if stored.shape[0] > 1 else 0]
         picked = source[:, query[row].clamp(0, stored.shape[2] - 1)][:, :, key[row].clamp(0, stored.shape[3] - 1)]
-        rows.append(picked * inside[row])
-    return torch.stack(rows), known[:, None, :, None]
+        rows.append(picked)
+    return torch.stack(rows), known[:, None, :, None] & inside[:, None, None, :]
 
 
 def _opaque(edit: Edit, site: sites.Site, value: Tensor, frame: frames.Frame, mask: Tensor) -> Tensor:
@@ -261,9 +268,12 @@ def _opaque(edit: Edit, site: sites.Site, value: Tensor, frame: frames.Frame, ma
         if not isinstance(new, Tensor) or new.shape != part.shape:
             got = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
             raise errors.InterventionError(f"{spec.name} at {site} must return shape {tuple(part.shape)}, got {got}")
-        cells = mask[rows][:, columns]
         shape = (len(rows), 1, -1, 1) if axis == 2 else (len(rows), -1, *[1] * (value.ndim - 2))
-        kept = torch.where(cells.view(shape), new.to(value.dtype), part)
+        cells = mask[rows][:, columns].view(shape)
+        if spec.heads is not None:
+            heads = _head_mask(spec.heads, value.shape[3 - axis], value.device)
+            cells = cells & heads.view((1, -1, 1, 1) if axis == 2 else (1, 1, -1, *[1] * (value.ndim - 3)))
+        kept = torch.where(cells, new.to(value.dtype), part)
         for index, row in enumerate(rows):
             result[row].index_copy_(axis - 1, columns, kept[index])
     return result

@@ -5,7 +5,9 @@ into a wired one and back. No rider, no hooks. Positions follow from the attenti
 and from the cache that the caller passes on, so `model.hf.generate(...)` records and intervenes correctly too.
 """
 
+import contextlib
 import dataclasses
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,9 +28,20 @@ class _Memory:
     """What a sequence of bare forward passes over one growing input has in common."""
 
     tokens: list[list[int]]
-    prompt: int
+    prompts: list[int]
     means: dict[str, dict[tuple[str, int], Tensor]]
     coverage: dict[tuple[Any, int], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _UnderWay:
+    """A bare forward pass between its two hooks."""
+
+    wires: model_wiring.Wiring
+    scope: contextlib.AbstractContextManager[None]
+    tape: model_tape.Tape | None
+    recorders: list[requests.Recorder]
+    riders: int
 
 
 class Gate:
@@ -39,26 +52,33 @@ class Gate:
         self.model = model
         self._open = 0
         self._handles: list[Any] = []
-        self._stack: list[Any] = []
-        self._memory = _Memory([], 0, {}, {})
+        self._counting = threading.Lock()
+        self._stack: list[_UnderWay] = []
+        self._memory = _Memory([], [], {}, {})
 
     def open(self) -> None:
         """One more rider."""
-        self._open += 1
-        if self._open == 1:
-            self._memory = _Memory([], 0, {}, {})
-            self._handles = [
-                self.model.hf.register_forward_pre_hook(self._before, with_kwargs=True),
-                self.model.hf.register_forward_hook(self._after, always_call=True),
-            ]
+        with self._counting:
+            self._open += 1
+            if self._open == 1:
+                self._memory = _Memory([], [], {}, {})
+                self._handles = [
+                    self.model.hf.register_forward_pre_hook(self._before, with_kwargs=True),
+                    self.model.hf.register_forward_hook(self._after, always_call=True),
+                ]
 
     def close(self) -> None:
         """One rider less."""
-        self._open -= 1
-        if self._open == 0:
-            for handle in self._handles:
-                handle.remove()
-            self._handles = []
+        with self._counting:
+            self._open -= 1
+            remaining = self._open
+            if remaining == 0:
+                for handle in self._handles:
+                    handle.remove()
+                self._handles = []
+        # PyTorch calls no hook after a KeyboardInterrupt, so a forward pass may still be under way here.
+        if attention.current() is not None and self._stack and remaining < self._stack[-1].riders:
+            self._after(self.model.hf, (), None)
 
     def _before(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         present = () if attention.current() is not None else riders.of(self.model)
@@ -85,16 +105,20 @@ class Gate:
         except BaseException:
             lock.release()
             raise
-        self._stack.append((wires, scope, tape, recorders))
+        self._stack.append(_UnderWay(wires, scope, tape, recorders, self._open))
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
-        if not self._stack or attention.current() is not self._stack[-1][0]:
+        # In this order: only the thread whose forward pass it is may look at the stack.
+        if attention.current() is None or not self._stack or attention.current() is not self._stack[-1].wires:
             return
-        wires, scope, tape, recorders = self._stack.pop()
+        under_way = self._stack.pop()
+        tape, recorders = under_way.tape, under_way.recorders
         try:
-            scope.__exit__(None, None, None)
-            wires.__exit__(None, None, None)
-            if tape is not None and output is not None and len(tape.chunks) == len(tape.wanted):
+            under_way.scope.__exit__(None, None, None)
+            under_way.wires.__exit__(None, None, None)
+            if tape is not None and output is not None:
+                for name in tape.wanted:
+                    tape.chunk(name)
                 self._deliver(tape, recorders)
         finally:
             self.model.lock.release()
@@ -102,13 +126,17 @@ class Gate:
     def _remember(self, frame: frames.Frame, ids: Tensor | None) -> None:
         rows = frame.positions.shape[0]
         if bool((frame.slots[:, 0] == 0).all()):
-            self._memory = _Memory([[] for _ in range(rows)], frame.key_positions.shape[1], {}, {})
+            lengths = (frame.key_positions >= 0).sum(dim=1).tolist()
+            self._memory = _Memory([[] for _ in range(rows)], lengths, {}, {})
         for row, tokens in enumerate(self._memory.tokens[:rows]):
             new = ids[row][frame.positions[row] >= 0].tolist() if ids is not None else [-1] * frame.positions.shape[1]
             tokens += new
 
     def _bind(self, aboard: list[riders.InForce], frame: frames.Frame) -> list[edits.Edit]:
         bound = []
+        rows = frame.positions.shape[0]
+        known = len(self._memory.prompts) == rows
+        prompt = self._memory.prompts if known else (frame.key_positions >= 0).sum(dim=1).tolist()
         for rider in aboard:
             for spec in rider.interventions:
                 if isinstance(spec, interventions.LayerOrder):
@@ -118,16 +146,14 @@ class Gate:
                 if spec.steps is not None and rider.step not in spec.steps:
                     continue
                 model_wiring.check(spec, self.model.parts)
-                lengths = (frame.key_positions >= 0).sum(dim=1).tolist()
-                prompt = [min(self._memory.prompt, length) if self._memory.prompt else length for length in lengths]
                 where = {
                     row: interventions.selected(spec, prompt_length=prompt[row], new_start=0)
-                    for row in range(len(lengths))
+                    for row in range(rows)
                 }
                 edit = edits.Edit(
                     spec, where, {row: (0, prompt[row]) for row in where}, dict.fromkeys(where, rider.step or 0)
                 )
-                edit.means = self._memory.means.setdefault(spec.effect, {})
+                edit.means = self._memory.means.setdefault(f"{spec.effect}#{len(bound)}", {})
                 bound.append(edit)
         return bound
 
@@ -140,7 +166,7 @@ class Gate:
                 positions, values = tape.row(row, recorder.sites)
                 before = self._memory.coverage.get((recorder.key, row), np.zeros(0, dtype=np.int64))
                 recorded = requests.Recorded(
-                    tuple(tokens), min(self._memory.prompt, len(tokens)), before, positions, values, row=row
+                    tuple(tokens), self._memory.prompts[row], before, positions, values, row=row
                 )
                 self._memory.coverage[recorder.key, row] = recorder.deliver(recorded)
 

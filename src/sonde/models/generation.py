@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sonde.core import errors, interventions, spans
-from sonde.models import edits, frames, kv, layer_order, requests, sampling
+from sonde.core import errors, interventions, sites, spans
+from sonde.models import edits, frames, kv, layer_order, requests, sampling, taps
 from sonde.models import tape as model_tape
 from sonde.models import wiring as model_wiring
 
@@ -94,7 +94,8 @@ class Batch:
         limit = len(tokens) - 1
         for one in active:
             if one.spec.needs_whole_prompt:
-                limit = min(limit, request.new_start if one.spec.scope == "new" else 0)
+                first = request.new_start if one.spec.scope == "new" else 0
+                limit = min(limit, sum(row.position(slot) < first for slot in range(limit)))
         if self.parts.cfg.causal:
             order = layer_order_of(request)
             row.entry, row.reused = self.pool.match(
@@ -113,15 +114,24 @@ class Batch:
         self.rows = [self.rows[index] for index in self.origin]
 
     def _bind(self) -> list[edits.Edit]:
-        bound: dict[str, edits.Edit] = {}
+        """Equal interventions of several rows become one edit, as long as that keeps every row's own order."""
+        keys: list[str] = []
+        bound: list[edits.Edit] = []
         for index, row in enumerate(self.rows):
             prompt = (row.request.new_start, row.position(len(row.request.tokens) - 1) + 1)
+            after = 0
             for one in row.active:
-                edit = bound.setdefault(one.key, edits.Edit(one.spec, {}, {}, {}))
-                edit.rows[index] = one.where
-                edit.prompts[index] = prompt
-                edit.steps[index] = row.request.step
-        return list(bound.values())
+                if one.key in keys[after:]:
+                    at = keys.index(one.key, after)
+                else:
+                    at = len(keys)
+                    keys.append(one.key)
+                    bound.append(edits.Edit(one.spec, {}, {}, {}))
+                bound[at].rows[index] = one.where
+                bound[at].prompts[index] = prompt
+                bound[at].steps[index] = row.request.step
+                after = at + 1
+        return bound
 
     @torch.no_grad()
     def run(self) -> list[requests.Generation]:
@@ -198,10 +208,10 @@ class Batch:
             forced = row.request.forced
             if row.finish_reason is not None:
                 chosen.append(0)
-            elif len(row.generated) < len(forced):
-                chosen.append(forced[len(row.generated)])
-            else:
-                chosen.append(sampling.draw(logits[index], row.request.sampling, row.generator))
+                continue
+            # Drawn even if forced, so that what follows a replay is drawn as it would have been without one.
+            drawn = sampling.draw(logits[index], row.request.sampling, row.generator)
+            chosen.append(forced[len(row.generated)] if len(row.generated) < len(forced) else drawn)
         for row, token, logprob in zip(self.rows, chosen, sampling.logprobs_of(logits, chosen), strict=True):
             if row.finish_reason is None:
                 row.generated.append(token)
@@ -214,7 +224,8 @@ class Batch:
         if row.generated[-1] in self.end_ids:
             return "stop"
         if row.request.sampling.stop:
-            tail = self.tokenizer.decode(row.generated[-STOP_WINDOW:], skip_special_tokens=True)
+            window = STOP_WINDOW + max(len(stop.encode()) for stop in row.request.sampling.stop)
+            tail = self.tokenizer.decode(row.generated[-window:], skip_special_tokens=True)
             if any(stop in tail for stop in row.request.sampling.stop):
                 return "stop"
         return "length" if len(row.generated) >= row.request.sampling.max_new_tokens else None
@@ -232,7 +243,7 @@ class Batch:
                     encoded, len(request.tokens), before, positions, values, tuple(row.generated), request.step
                 )
             )
-        end = row.position(len(encoded) - 1) + 1
+        end = row.position(len(encoded)) + 1
         if self.parts.cfg.causal:
             lineage = {digest: spans.clip(where, 0, len(encoded)) for digest, where in row.lineage.items()}
             order = self.order.digest if self.order else None
@@ -271,8 +282,28 @@ def check(request: requests.Request, parts: model_wiring.Parts) -> None:
             f"the context of {cfg.model_name} is {cfg.n_ctx}: shorten the prompt, lower max_new_tokens, or choose a "
             "context policy (drop_oldest_turns, keep_first_and_last)"
         )
+    for token in request.forced:
+        if not 0 <= token < cfg.d_vocab:
+            raise errors.RequestError(f"forced token ids must be 0 to {cfg.d_vocab - 1}, got {token}")
+    if request.positions is not None and len(request.positions) != len(request.tokens):
+        raise errors.RequestError(f"{len(request.tokens)} tokens need as many positions, got {len(request.positions)}")
     for spec in request.interventions:
         model_wiring.check(spec, parts)
+        _check_single_row(spec, parts)
+    layer_order_of(request)
+
+
+def _check_single_row(spec: interventions.Intervention, parts: model_wiring.Parts) -> None:
+    """An episode is one row, so stored values must not come in several."""
+    for name in spec.arrays:
+        value = getattr(spec, name)
+        site = sites.Site.parse(sites.select(spec.site, parts.site_names)[0])
+        own = 3 if site.is_query_key else len(taps.value_shape(site, parts.cfg)) + 1
+        if value is not None and value.ndim > own and value.shape[0] != 1:
+            raise errors.InterventionError(
+                f"{spec.name}.{name} at {spec.site}: an episode is one row, got a batch of {value.shape[0]}; "
+                f"expected a leading axis of 1 or none in {tuple(value.shape)}"
+            )
 
 
 def layer_order_of(request: requests.Request) -> interventions.LayerOrder | None:

@@ -21,6 +21,7 @@ from torch import Tensor
 from sonde.core import spans
 
 GROWTH = 256
+NEVER = 2**62
 Lineage = Mapping[str, spans.Spans]
 _clock = itertools.count()
 
@@ -128,9 +129,17 @@ class Entry:
                 spans.clip(self.lineage.get(digest, ()), 0, length), spans.clip(lineage.get(digest, ()), 0, length)
             )
             length = length if first is None else min(length, first)
+        length = min(length, _first_swap(self.lineage, lineage))
         for recorder in recorders:
             length = min(length, len(self.coverage.get(recorder, ())))
         return length
+
+
+def _first_swap(left: Lineage, right: Lineage) -> int:
+    """The first slot that interventions in another order can have touched: two of them at one Site need not commute."""
+    mine, other = ([key for key in a if a[key] and b.get(key)] for a, b in ((left, right), (right, left)))
+    same = next((index for index, pair in enumerate(zip(mine, other, strict=True)) if pair[0] != pair[1]), len(mine))
+    return min((left[key][0].start for key in mine[same:]), default=NEVER)
 
 
 class Pool:

@@ -9,7 +9,7 @@ Everything between is untouched, so the effect is that of the direct path (Wang 
 residual stream is linear). Cost: the receivers' norm and projection once more.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +18,7 @@ from torch.utils import hooks as torch_hooks
 
 from sonde.core import errors, interventions, sites
 from sonde.models import config as model_config
-from sonde.models import edits, families, taps
+from sonde.models import edits, families, frames, taps
 
 if TYPE_CHECKING:
     from sonde.models import wiring as model_wiring
@@ -36,6 +36,8 @@ def check(spec: interventions.PathPatch, family: families.Family, cfg: model_con
         raise errors.InterventionError("a path needs at least one receiver")
     for name in spec.receivers:
         receiver = sites.Site.parse(name)
+        if receiver.layer is not None and receiver.layer >= cfg.n_layers:
+            raise errors.SiteError(f"no receiver {name!r} in this model: it has layers 0 to {cfg.n_layers - 1}")
         if receiver.kind not in RECEIVERS:
             raise errors.InterventionError(f"{receiver} cannot receive a path; receivers are {RECEIVERS}")
         parallel = family.resid_mid is None and sender.layer is not None and receiver.layer == sender.layer
@@ -47,93 +49,143 @@ def check(spec: interventions.PathPatch, family: families.Family, cfg: model_con
                 raise errors.InterventionError(f"{receiver} has heads 0 to {n_heads - 1}, got {spec.receiver_heads}")
 
 
-def attach(edit: edits.Edit, wiring: "model_wiring.Wiring") -> list[torch_hooks.RemovableHandle]:
-    """Registers the hooks of one path."""
-    spec = edit.spec
-    assert isinstance(spec, interventions.PathPatch)
-    path = _Path(edit, wiring)
-    sender = wiring.parts.taps[str(spec.site)]
-    handles = [sender.module.register_forward_hook(path.sender_hook(sender))]
-    for name in spec.receivers:
-        handles += path.receive(sites.Site.parse(name))
-    return handles
+class Paths:
+    """All paths of one run: their deltas, and the hooks that make and read them.
+
+    Deltas that meet at a receiver add up before its norm, so several paths to one receiver are one change of its input.
+    """
+
+    def __init__(self, bound: Sequence[edits.Edit], wiring: "model_wiring.Wiring") -> None:
+        """Nothing is hooked yet."""
+        self.wiring, self.parts = wiring, wiring.parts
+        self._paths = [_Path(edit, wiring) for edit in bound]
+        self._readers: dict[str, list[_Path]] = {}
+        for path in self._paths:
+            for name in path.spec.receivers:
+                self._readers.setdefault(name, []).append(path)
+
+    def attach_projections(self) -> list[torch_hooks.RemovableHandle]:
+        """Hooks that go before those of the Sites, which then see what the receivers really read."""
+        handles = []
+        for name, readers in self._readers.items():
+            site = sites.Site.parse(name)
+            if site.kind == "hook_resid_pre":
+                handles.append(self.parts.taps[name].module.register_forward_pre_hook(self._stream_hook(readers)))
+            elif site.kind in sites.HEAD_KINDS:
+                handles += self._attach_projection(self.parts.taps[name], readers)
+        return handles
+
+    def attach_rest(self) -> list[torch_hooks.RemovableHandle]:
+        """Hooks that go after those of the Sites: norms must not hide the stream from them, senders must see edits."""
+        family = self.parts.family
+        handles = []
+        for name, readers in self._readers.items():
+            site = sites.Site.parse(name)
+            norm = None
+            if site.layer is None:
+                norm = self.parts.taps[name].module
+            elif site.kind == "mlp.hook_pre":
+                norm = taps.submodule(self.parts.blocks[site.layer], family.mlp_norm, family)
+            if norm is not None:
+                handles.append(norm.register_forward_pre_hook(self._stream_hook(readers)))
+        for path in self._paths:
+            handles += path.attach_sender()
+        return handles
+
+    def _stream_hook(self, readers: "Sequence[_Path]") -> Callable[..., Any]:
+        def hook(module: nn.Module, args: Any) -> Any:
+            delta = _total(readers)
+            return None if delta is None else (args[0] + delta, *args[1:])
+
+        return hook
+
+    def _attach_projection(self, tap: taps.Tap, readers: "Sequence[_Path]") -> list[torch_hooks.RemovableHandle]:
+        layer = tap.site.layer
+        assert layer is not None
+        norm = taps.submodule(self.parts.blocks[layer], self.parts.family.attn_norm, self.parts.family)
+        seen: list[Tensor] = []
+        by_readers: dict[tuple[int, ...], list[int]] = {}
+        for head in range(taps.value_shape(tap.site, self.parts.cfg)[0]):
+            chosen = tuple(index for index, path in enumerate(readers) if path.reaches(head))
+            by_readers.setdefault(chosen, []).append(head)
+
+        def remember(module: nn.Module, args: Any) -> None:
+            if self.wiring.here is not None:
+                seen[:] = [args[0]]
+
+        def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
+            if self.wiring.here is None or _total(readers) is None:
+                return None
+            output = output.clone()
+            for chosen, heads in by_readers.items():
+                delta = _total([readers[index] for index in chosen])
+                if delta is not None:
+                    patched = module.forward(norm.forward(seen[0] + delta))
+                    tap.view(output)[:, :, heads] = tap.view(patched)[:, :, heads]
+            return output
+
+        return [norm.register_forward_pre_hook(remember), tap.module.register_forward_hook(hook)]
 
 
 class _Path:
-    """The delta of one path and the hooks that make and read it."""
+    """One sender and the delta it makes."""
 
     def __init__(self, edit: edits.Edit, wiring: "model_wiring.Wiring") -> None:
-        self.edit, self.wiring, self.parts = edit, wiring, wiring.parts
-        self.delta: Tensor | None = None
-        self.stream: Tensor | None = None
+        assert isinstance(edit.spec, interventions.PathPatch)
+        self.edit, self.spec, self.wiring, self.parts = edit, edit.spec, wiring, wiring.parts
+        patch = interventions.Patch(values=self.spec.values, start=self.spec.start, heads=self.spec.heads)
+        self._patch = edits.Edit(patch, edit.rows, edit.prompts)
+        self._made: tuple[frames.Frame, Tensor] | None = None
 
-    def sender_hook(self, tap: taps.Tap) -> Callable[..., None]:
-        spec = self.edit.spec
-        assert isinstance(spec, interventions.PathPatch)
-        patch = interventions.Patch(values=spec.values, start=spec.start, heads=spec.heads)
-        bound = edits.Edit(patch, self.edit.rows, self.edit.prompts)
+    @property
+    def delta(self) -> Tensor | None:
+        """The change of what the sender wrote in the forward pass that runs here; None if there is none (yet)."""
+        frame = self.wiring.here
+        return self._made[1] if frame is not None and self._made is not None and self._made[0] is frame else None
 
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            frame = self.wiring.frame
-            self.delta = None
-            if frame is None or self.edit.mask(frame) is None:
-                return
-            bound.rows = self.edit.rows
-            if tap.site.kind in ("attn.hook_z", "attn.hook_result"):
-                weight = taps.output_weight(module, self.parts.cfg.n_heads)
-                heads = args[0].unflatten(-1, (self.parts.cfg.n_heads, -1))
-                if tap.site.kind == "attn.hook_z":
-                    change = edits.apply(bound, tap.site, heads, frame) - heads
-                    self.delta = torch.einsum("bphd,hdm->bpm", change, weight)
-                else:
-                    value = torch.einsum("bphd,hdm->bphm", heads, weight)
-                    self.delta = (edits.apply(bound, tap.site, value, frame) - value).sum(dim=2)
-            else:
-                value = taps.first_tensor(output)
-                self.delta = edits.apply(bound, tap.site, value, frame) - value
+    def reaches(self, head: int) -> bool:
+        """Whether a head of a `q`, `k` or `v` receiver reads it."""
+        return self.spec.receiver_heads is None or head in self.spec.receiver_heads
 
-        return hook
-
-    def receive(self, site: sites.Site) -> list[torch_hooks.RemovableHandle]:
+    def attach_sender(self) -> list[torch_hooks.RemovableHandle]:
+        tap = self.parts.taps[str(self.spec.site)]
+        handles = [tap.module.register_forward_hook(self._sender_hook(tap))]
         family = self.parts.family
-        if site.layer is None:
-            return [self.parts.taps[str(site)].module.register_forward_hook(self._norm_hook)]
-        block = self.parts.blocks[site.layer]
-        if site.kind == "hook_resid_pre":
-            return [block.register_forward_pre_hook(self._stream_hook)]
-        if site.kind == "mlp.hook_pre":
-            return [taps.submodule(block, family.mlp_norm, family).register_forward_hook(self._norm_hook)]
-        norm = taps.submodule(block, family.attn_norm, family)
-        tap = self.parts.taps[str(site)]
-        return [
-            norm.register_forward_pre_hook(self._remember),
-            tap.module.register_forward_hook(self._projection_hook(tap, norm)),
-        ]
+        if tap.site.kind in ("attn.hook_z", "attn.hook_result") and family.attn_out != family.attn:
+            assert tap.site.layer is not None
+            norm = taps.submodule(self.parts.blocks[tap.site.layer], family.attn_out, family)
+            handles.append(norm.register_forward_hook(self._post_norm_hook))
+        return handles
 
-    def _remember(self, module: nn.Module, args: Any) -> None:
-        self.stream = args[0]
-
-    def _stream_hook(self, module: nn.Module, args: Any) -> Any:
-        return None if self.delta is None else (args[0] + self.delta, *args[1:])
-
-    def _norm_hook(self, module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
-        return None if self.delta is None else module.forward(args[0] + self.delta)
-
-    def _projection_hook(self, tap: taps.Tap, norm: nn.Module) -> Callable[..., Any]:
-        spec = self.edit.spec
-        assert isinstance(spec, interventions.PathPatch)
-
-        def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
-            if self.delta is None or self.stream is None:
-                return None
-            patched = tap.view(module.forward(norm.forward(self.stream + self.delta)))
-            output = output.clone()
-            target = tap.view(output)
-            heads = list(spec.receiver_heads) if spec.receiver_heads is not None else slice(None)
-            target[:, :, heads] = patched[:, :, heads]
-            return output
+    def _sender_hook(self, tap: taps.Tap) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            frame = self.wiring.here
+            if frame is not None and self.edit.mask(frame) is not None:
+                self._made = (frame, self._change(tap, module, args, output, frame))
 
         return hook
+
+    def _change(self, tap: taps.Tap, module: nn.Module, args: Any, output: Any, frame: frames.Frame) -> Tensor:
+        if tap.site.kind not in ("attn.hook_z", "attn.hook_result"):
+            value = taps.first_tensor(output)
+            return edits.apply(self._patch, tap.site, value, frame) - value
+        weight = taps.output_weight(module, self.parts.cfg.n_heads)
+        heads = args[0].unflatten(-1, (self.parts.cfg.n_heads, -1))
+        if tap.site.kind == "attn.hook_z":
+            change = edits.apply(self._patch, tap.site, heads, frame) - heads
+            return torch.einsum("bphd,hdm->bpm", change, weight)
+        value = torch.einsum("bphd,hdm->bphm", heads, weight)
+        return (edits.apply(self._patch, tap.site, value, frame) - value).sum(dim=2)
+
+    def _post_norm_hook(self, module: nn.Module, args: Any, output: Tensor) -> None:
+        """A head writes to the stream through the norm after attention, where there is one."""
+        if self.delta is not None and self._made is not None:
+            self._made = (self._made[0], module.forward(args[0] + self.delta) - module.forward(args[0]))
+
+
+def _total(readers: Sequence[_Path]) -> Tensor | None:
+    deltas = [path.delta for path in readers if path.delta is not None]
+    return sum(deltas[1:], deltas[0]) if deltas else None
 
 
 def _order(site: sites.Site) -> tuple[float, int]:

@@ -128,10 +128,11 @@ class Request:
     def active(self) -> list["Applied"]:
         """Every intervention that shapes this step, with where it is applied, in the order in which it is."""
         prompt_length = self.positions[-1] + 1 if self.positions else len(self.tokens)
-        left_behind = {spec.digest: (spec, where) for spec, where in self.persisted}
+        left_behind = list(self.persisted)
         chosen: list[tuple[specs.Intervention, spans.Spans]] = []
         for spec in self.interventions:
-            where: spans.Spans = left_behind.pop(spec.digest)[1] if spec.digest in left_behind else ()
+            known = next((i for i, (other, _) in enumerate(left_behind) if other.digest == spec.digest), None)
+            where: spans.Spans = left_behind.pop(known)[1] if known is not None else ()
             if spec.steps is None or self.step in spec.steps:
                 now = specs.selected(spec, prompt_length=prompt_length, new_start=self.new_start)
                 where = spans.union([*where, *now])
@@ -139,7 +140,7 @@ class Request:
                 chosen.append((spec, where))
         counts: collections.Counter[str] = collections.Counter()
         applied = []
-        for spec, where in [*left_behind.values(), *chosen]:
+        for spec, where in [*left_behind, *chosen]:
             effect = f"{spec.effect}:{hash(self.tokens)}" if spec.needs_whole_prompt else spec.effect
             applied.append(Applied(spec, where, f"{effect}#{counts[effect]}"))
             counts[effect] += 1

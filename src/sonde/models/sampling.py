@@ -15,8 +15,8 @@ def draw(
         return int(logits.argmax())
     scores = logits.float() / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < scores.shape[-1]:
-        floor = scores.topk(sampling.top_k).values[-1]
-        scores = scores.masked_fill(scores < floor, -torch.inf)
+        kept = scores.topk(sampling.top_k)
+        scores = torch.full_like(scores, -torch.inf).index_copy(0, kept.indices, kept.values)
     if sampling.top_p < 1:
         ordered, index = scores.sort(descending=True)
         mass = ordered.softmax(dim=-1).cumsum(dim=-1)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from sonde.core import sites
+from sonde.core import errors, sites
 from sonde.models import frames
 
 
@@ -32,6 +32,16 @@ class Tape:
         """Keeps a copy. A layer that runs twice in one forward pass keeps its last value."""
         self.chunks.setdefault(name, {})[len(self.passes) - 1] = value.detach().clone()
 
+    def chunk(self, name: str) -> dict[int, Tensor]:
+        """The chunks of a Site by forward pass.
+
+        Raises:
+            CaptureError: It never ran.
+        """
+        if name not in self.chunks:
+            raise errors.CaptureError(f"{name!r} was not recorded: the layer order in force does not run its layer")
+        return self.chunks[name]
+
     def row(self, row: int, names: Iterable[str]) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Positions and values of one row, padding removed, in the order in which they were encoded.
 
@@ -41,7 +51,7 @@ class Tape:
         positions = torch.cat([frame.positions[row][keep] for frame, keep in zip(self.passes, columns, strict=True)])
         values = {}
         for name in names:
-            parts = self.chunks[name]
+            parts = self.chunk(name)
             if sites.Site.parse(name).is_query_key:
                 values[name] = torch.cat([self._ragged(parts[i][row], i, row) for i in sorted(parts)])
             else:

@@ -74,12 +74,13 @@ class Wiring:
     def __enter__(self) -> Self:
         """Registers the hooks."""
         wanted = self.tape.wanted if self.tape else frozenset()
+        routes = paths.Paths(self._paths, self)
         try:
+            self._handles += routes.attach_projections()
             for name in [site for site in self.parts.site_names if site in self._edits or site in wanted]:
                 if name in self.parts.taps:
                     self._attach(self.parts.taps[name])
-            for edit in self._paths:
-                self._handles += paths.attach(edit, self)
+            self._handles += routes.attach_rest()
         except BaseException:
             self._detach()
             raise
@@ -115,6 +116,11 @@ class Wiring:
                 config._attn_implementation = own
             attention.set_current(outer)
             self.frame = None
+
+    @property
+    def here(self) -> frames.Frame | None:
+        """The forward pass of this run in this thread; hooks must leave those of other threads alone."""
+        return self.frame if attention.current() is self else None
 
     def _sites(self) -> Iterator[sites.Site]:
         yield from (sites.Site.parse(name) for name in self._edits)
@@ -154,7 +160,9 @@ class Wiring:
         return value
 
     def _attach(self, tap: model_taps.Tap) -> None:
-        if tap.site.kind == "attn.hook_result":
+        if tap.site.kind == "unembed.hook_out":
+            self._handles.append(tap.module.register_forward_hook(self._logits_hook(tap)))
+        elif tap.site.kind == "attn.hook_result":
             self._handles.append(tap.module.register_forward_hook(self._result_hook(tap.site)))
         elif tap.side == "out":
             self._handles.append(tap.module.register_forward_hook(self._output_hook(tap)))
@@ -163,7 +171,7 @@ class Wiring:
 
     def _output_hook(self, tap: model_taps.Tap) -> Callable[..., Any]:
         def hook(module: nn.Module, args: Any, output: Any) -> Any:
-            if self.frame is None:
+            if self.here is None:
                 return None
             whole = model_taps.first_tensor(output)
             new = self._through(tap, whole)
@@ -173,9 +181,21 @@ class Wiring:
 
         return hook
 
+    def _logits_hook(self, tap: model_taps.Tap) -> Callable[..., Any]:
+        change = self._output_hook(tap)
+
+        def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
+            new = change(module, args, output)
+            if self.here is None or str(tap.site) in self._edits or not self.here.owns_mask:
+                return new
+            # The engine samples from the last position; a product of another size would change its last bits.
+            return module.forward(args[0][:, -1:])
+
+        return hook
+
     def _input_hook(self, tap: model_taps.Tap) -> Callable[..., Any]:
         def hook(module: nn.Module, args: Any) -> Any:
-            if self.frame is None:
+            if self.here is None:
                 return None
             new = self._through(tap, args[0])
             return None if new is args[0] else (new, *args[1:])
@@ -200,7 +220,7 @@ class Wiring:
         n_heads = self.parts.cfg.n_heads
 
         def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
-            if self.frame is None:
+            if self.here is None:
                 return None
             heads = args[0].unflatten(-1, (n_heads, -1))
             value = torch.einsum("bphd,hdm->bphm", heads, model_taps.output_weight(module, n_heads))
@@ -218,7 +238,7 @@ def check(spec: interventions.Intervention, parts: Parts) -> None:
         InterventionError: Heads, positions or shapes do not fit.
     """
     if isinstance(spec, interventions.LayerOrder):
-        _check_order(spec, parts.cfg.n_layers)
+        _check_order(spec, parts)
         return
     if spec.site is None:
         raise errors.InterventionError(f"{spec.name} names no site: give site=…, or use .at('blocks.0.hook_resid_post')")
@@ -230,7 +250,15 @@ def check(spec: interventions.Intervention, parts: Parts) -> None:
         paths.check(spec, parts.family, parts.cfg)
 
 
-def _check_order(spec: interventions.LayerOrder, n_layers: int) -> None:
+def _check_order(spec: interventions.LayerOrder, parts: Parts) -> None:
+    n_layers = parts.cfg.n_layers
     flat = [layer for stage in spec.order for layer in (stage if isinstance(stage, tuple) else (stage,))]
     if not flat or not all(0 <= layer < n_layers for layer in flat):
         raise errors.InterventionError(f"a layer order names layers 0 to {n_layers - 1} and at least one; got {spec.order}")
+    kinds = getattr(parts.hf.config, "layer_types", None)
+    for stage in spec.order:
+        # transformers hands one mask and one rotary embedding to a stage.
+        if kinds and isinstance(stage, tuple) and len({kinds[layer] for layer in stage}) > 1:
+            raise errors.InterventionError(
+                f"layers {stage} cannot run side by side: they attend differently ({', '.join(kinds[i] for i in stage)})"
+            )

@@ -36,7 +36,9 @@ def test_numpy_goes_in_and_out_unchanged(dtype):
     assert value.to_numpy().dtype == values.dtype
 
 
-@given(hnp.arrays(dtype=st.sampled_from([">f4", "<f4", ">i8", "?", "<f2"]), shape=hnp.array_shapes(min_dims=0, min_side=0)))
+@given(
+    hnp.arrays(dtype=st.sampled_from([">f4", "<f4", ">i8", "?", "<f2"]), shape=hnp.array_shapes(min_dims=0, min_side=0))
+)
 def test_any_shape_byte_order_and_stride_is_stored_as_its_values(values):
     for view in (values, values.T, values[..., ::2] if values.ndim else values):
         np.testing.assert_array_equal(store.Array.from_numpy(view).to_numpy(), view)

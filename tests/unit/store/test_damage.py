@@ -11,7 +11,7 @@ from sonde import store
 from sonde.core import errors
 
 MANY = settings(
-    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
+    max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
 )
 CLOSED = ["episode.json", "steps.jsonl", "activations.safetensors"]
 OPEN = ["episode.json", "steps.jsonl", "activations.journal"]
@@ -52,11 +52,11 @@ def test_a_flipped_byte_in_an_open_episode_is_found(crashed, name, at, mask):
     (crashed / name).write_bytes(good)
 
 
-def test_every_byte_of_every_file_counts(closed, crashed):
+def test_a_flipped_byte_is_found_all_over_every_file(closed, crashed):
     for folder, names in ((closed, CLOSED), (crashed, OPEN)):
         for name in names:
             good = (folder / name).read_bytes()
-            for at in range(0, len(good), 3 if name == "episode.json" else 1):
+            for at in [*range(0, len(good), 7 if name == "episode.json" else 2), len(good) - 1]:
                 flip(folder / name, at, 0x01)
                 assert store.verify_episode(folder), (name, at)
                 (folder / name).write_bytes(good)
@@ -193,7 +193,7 @@ def test_a_newer_format_is_refused_with_the_version_that_wrote_it(closed, reseal
         documents.write(path, content)
     else:
         path.write_text(json.dumps(content))
-    with pytest.raises(errors.VersionError, match="format 7, written by sonde 9.9.*upgrade"):
+    with pytest.raises(errors.VersionError, match=r"format 7, written by sonde 9.9.*upgrade"):
         store.EpisodeReader.open(closed)
     if not reseal:
         check_found(closed, "episode.json")

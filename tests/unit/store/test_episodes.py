@@ -1,7 +1,9 @@
 """Episodes are written step by step, read in any state, continued after a crash, and never mixed with old ones."""
 
+import errno
 import json
 import multiprocessing
+import os
 import threading
 import tracemalloc
 
@@ -74,7 +76,9 @@ def test_a_closed_folder_holds_exactly_three_files(closed):
 def test_rows_that_do_not_fit_are_refused_and_leave_no_trace(tmp_path):
     writer = store.EpisodeWriter.create(tmp_path / "e")
     writer.append_step({}, {"x": array(2, 3)})
-    with pytest.raises(errors.StoreError, match=r"'x': got F32 rows of shape \(4,\), expected F32 rows of shape \(3,\)"):
+    with pytest.raises(
+        errors.StoreError, match=r"'x': got F32 rows of shape \(4,\), expected F32 rows of shape \(3,\)"
+    ):
         writer.append_step({}, {"y": array(1), "x": array(2, 4)})
     with pytest.raises(errors.StoreError, match="got F16"):
         writer.append_step({}, {"x": array(2, 3, dtype="f2")})
@@ -141,7 +145,7 @@ def test_only_one_writer_at_a_time(tmp_path, steps_into):
 def test_a_writer_says_when_it_can_take_no_more_steps(tmp_path, steps_into):
     writer = store.EpisodeWriter.create(tmp_path / "e")
     writer.abort()
-    with pytest.raises(errors.StoreError, match="aborted.*resume"):
+    with pytest.raises(errors.StoreError, match=r"aborted.*resume"):
         steps_into(writer, 1)
     writer = store.EpisodeWriter.resume(tmp_path / "e")
     writer.close()
@@ -176,9 +180,10 @@ def test_a_crash_at_any_point_of_closing_leaves_an_episode_that_opens(tmp_path, 
         raise KeyboardInterrupt
 
     target = {"pack": (tensors, "pack"), "write": (documents, "write"), "unlink": (type(tmp_path), "unlink")}[moment]
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(*target, crash)
-        writer.close()
+        with pytest.raises(KeyboardInterrupt):
+            writer.close()
     writer.abort()
     reader = store.EpisodeReader.open(tmp_path / "e")
     assert bytes(reader.array("resid").data) == expected
@@ -192,14 +197,51 @@ def test_a_crash_at_any_point_of_closing_leaves_an_episode_that_opens(tmp_path, 
 def test_an_interrupt_in_the_middle_of_a_step_takes_the_step_back(tmp_path, steps_into, monkeypatch):
     writer = store.EpisodeWriter.create(tmp_path / "e")
     steps_into(writer, 2)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(writer._steps, "append", lambda line: (_ for _ in ()).throw(KeyboardInterrupt))
-        steps_into(writer, 1)
+        with pytest.raises(KeyboardInterrupt):
+            steps_into(writer, 1)
     steps_into(writer, 1)
     writer.close()
     reader = store.EpisodeReader.open(tmp_path / "e")
     assert [step["index"] for step in reader.steps] == [0, 1, 2]
     assert reader.verify() == []
+
+
+def test_a_step_is_synced_to_the_disk_before_it_is_promised(tmp_path, steps_into, monkeypatch):
+    writer = store.EpisodeWriter.create(tmp_path / "e")
+    folder, synced, fsync = tmp_path / "e", [], os.fsync
+
+    def watch(fd):
+        fsync(fd)
+        synced.append([(folder / name).stat().st_size for name in ("activations.journal", "steps.jsonl")])
+
+    monkeypatch.setattr(os, "fsync", watch)
+    steps_into(writer, 1)
+    journal, lines = ((folder / name).stat().st_size for name in ("activations.journal", "steps.jsonl"))
+    assert synced == [[journal, 0], [journal, lines]]  # the rows first, then the line that speaks of them
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_step_that_could_not_be_synced_is_taken_back(tmp_path, steps_into, monkeypatch, failing):
+    writer = store.EpisodeWriter.create(tmp_path / "e")
+    steps_into(writer, 2)
+    calls, fsync = [], os.fsync
+
+    def full(fd):
+        calls.append(fd)
+        if len(calls) == failing + 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(errors.StoreError, match=r"disk is full.*free some space"):
+            steps_into(writer, 1)
+    assert len(store.EpisodeReader.open(tmp_path / "e").steps) == 2
+    steps_into(writer, 1)
+    writer.close()
+    assert store.EpisodeReader.open(tmp_path / "e").verify() == []
 
 
 def test_closing_takes_little_memory_however_long_the_episode(tmp_path):

@@ -52,7 +52,12 @@ def test_the_steps_table_has_typed_columns_and_json_for_the_rest(run, tmp_path):
     assert [(row["episode"], row["step"]) for row in rows] == [(f"0000{e}", s) for e in range(2) for s in range(3)]
     assert {row["run"] for row in rows} == {run.id}
     kinds = {field.name: field.type for field in table.schema}
-    assert (kinds["text"], kinds["n"], kinds["loss"], kinds["ok"]) == (pa.string(), pa.int64(), pa.float64(), pa.bool_())
+    assert (kinds["text"], kinds["n"], kinds["loss"], kinds["ok"]) == (
+        pa.string(),
+        pa.int64(),
+        pa.float64(),
+        pa.bool_(),
+    )
     assert math.isnan(rows[0]["loss"])
     assert rows[4]["loss"] == 0.5
     assert json.loads(rows[5]["nested"]) == {"a": [2]}

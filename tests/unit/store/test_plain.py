@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sonde import store
@@ -26,11 +26,13 @@ def standard(value):
     return json.loads(json.dumps(store.jsonable(value), allow_nan=False))
 
 
+@settings(max_examples=60)
 @given(JSON)
 def test_what_json_can_say_is_unchanged(value):
     assert standard(value) == value
 
 
+@settings(max_examples=60)
 @given(ANYTHING)
 def test_anything_becomes_standard_json_and_marking_twice_changes_nothing(value):
     once = standard(value)
@@ -50,7 +52,7 @@ class NastyDict(dict):
         raise RuntimeError("no items")
 
 
-class Colour(str, enum.Enum):
+class Colour(enum.StrEnum):
     RED = "red"
 
 

@@ -1,0 +1,1 @@
+"""Agents: clients that answer requests, and episodes played with them."""

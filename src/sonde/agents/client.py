@@ -1,0 +1,218 @@
+"""An LLM client around a model one can look into.
+
+    client = HookedTransformerLLMClient(model, max_new_tokens=64)
+    response = await client(LLMRequest(messages=[{"role": "user", "content": "Hello"}]))
+
+Asynchronous and safe to call from many tasks at once: requests meet in the model's batches, the event loop is never
+blocked, cancelling the task ends the generation at the next token. Whatever captures and managers are in force where
+the client is called act on the request.
+"""
+
+import asyncio
+import dataclasses
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from sonde.core import errors, interventions, records
+from sonde.agents import conversations
+from sonde.models import adapters, chat, requests, riders
+from sonde.models import model as models_model
+
+DEFAULT_NEW_TOKENS = 256
+SAMPLING_KEYS = ("temperature", "top_p", "top_k", "stop", "seed")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClientState:
+    """What a hook name that is an async function learns.
+
+    Attributes:
+        request: The request about to be answered.
+        step: Its step in the episode.
+        prompt_tokens: Its prompt.
+    """
+
+    request: records.LLMRequest
+    step: int
+    prompt_tokens: tuple[int, ...]
+
+
+HookName = str | Callable[[str], bool] | Callable[[ClientState], Awaitable[Any]]
+Hook = tuple[HookName, Any] | interventions.Intervention
+Hooks = Sequence[Hook] | Callable[[ClientState], Awaitable[Sequence[Hook]]]
+
+
+class HookedTransformerLLMClient:
+    """Answers requests with a local model."""
+
+    def __init__(
+        self,
+        model: Any,
+        model_name: str | None = None,
+        max_new_tokens: int | None = None,
+        generation_kwargs: Mapping[str, Any] | None = None,
+        *,
+        fwd_hooks: Hooks = (),
+        **chat_options: Any,
+    ) -> None:
+        """Wraps a model.
+
+        Args:
+            model: A Sonde model, a TransformerLens `TransformerBridge` or an nnsight model.
+            model_name: What to call it; its own name if left out.
+            max_new_tokens: Tokens to generate at most; as many as fit, up to 256, if left out.
+            generation_kwargs: `temperature`, `top_p`, `top_k`, `stop`, `seed`; a request's own settings win.
+            fwd_hooks: Interventions, or `(name, fn)` pairs, that hold for this client only. A name may be a wildcard, a
+                predicate on names, or an async function of the `ClientState` that returns names; the whole list may be
+                such a function too.
+            **chat_options: `tokenizer` and `chat_template` in place of the model's own; `context_policy`: what to do
+                when the context is full (`error`, `drop_oldest_turns`, `keep_first_and_last`).
+        """
+        self.model: models_model.Model = adapters.as_model(model)
+        self.model_name = model_name or self.model.cfg.model_name
+        self.max_new_tokens = max_new_tokens
+        self.generation_kwargs = dict(generation_kwargs or {})
+        unknown = set(self.generation_kwargs) - {*SAMPLING_KEYS, "max_new_tokens", "do_sample"}
+        if unknown:
+            raise errors.RequestError(f"unknown generation settings {sorted(unknown)}; known: {SAMPLING_KEYS}")
+        known_options = {"tokenizer", "chat_template", "context_policy"}
+        if set(chat_options) - known_options:
+            raise TypeError(f"unknown options {sorted(set(chat_options) - known_options)}; known: {sorted(known_options)}")
+        self.tokenizer = chat_options.get("tokenizer") or self.model.tokenizer
+        self.chat_template: str | None = chat_options.get("chat_template")
+        self.context_policy: chat.Policy = chat_options.get("context_policy", "error")
+        self.fwd_hooks = fwd_hooks
+        self.conversations = conversations.Conversations()
+
+    async def __call__(self, request: records.LLMRequest) -> records.LLMResponse:
+        """Answers a request.
+
+        Raises:
+            RequestError: The request makes no sense.
+            ContextError: It does not fit the context under the client's policy.
+        """
+        messages = chat.normalise(request.messages, request.system_prompt)
+        conversation = self.conversations.of(request, messages)
+        sampling, prompt = self._prompt(request, messages, conversation)
+        step = conversation.step
+        hooks = await self._hooks(ClientState(request, step, prompt.tokens))
+        asked = self.model.request(
+            prompt.tokens,
+            sampling,
+            tuple(hooks),
+            call=riders.Call(conversation.id, step),
+            positions=prompt.positions,
+            new_start=conversation.end,
+            persisted=conversation.persisted,
+        )
+        (answer,) = self.model.submit([asked])
+        try:
+            generation = await asyncio.wrap_future(answer)
+        except asyncio.CancelledError:
+            asked.cancelled.set()
+            raise
+        self._learn(conversation, messages, prompt, generation)
+        return _response(generation, prompt, step)
+
+    def _prompt(
+        self, request: records.LLMRequest, messages: list[dict[str, Any]], conversation: conversations.Conversation
+    ) -> tuple[requests.Sampling, chat.Prompt]:
+        def tokenise(kept: list[dict[str, Any]]) -> tuple[tuple[int, ...], str]:
+            pieces = chat.render(self.tokenizer, kept, tools=request.tools, template=self.chat_template)
+            text = "".join(piece.text for piece in pieces)
+            return conversations.spliced(conversation, pieces, self.tokenizer), text
+
+        n_ctx = self.model.cfg.n_ctx
+        wanted = request.max_output_tokens or self.generation_kwargs.get("max_new_tokens") or self.max_new_tokens
+        room = n_ctx - (wanted or 1)
+        if room < 1:
+            raise errors.ContextError(
+                f"max_new_tokens={wanted} leaves no room for a prompt in the context of {n_ctx}: lower it"
+            )
+        prompt = chat.fit(messages, tokenise, room=room, policy=self.context_policy)
+        limit = wanted or min(DEFAULT_NEW_TOKENS, n_ctx - len(prompt.tokens))
+        return self._sampling(request, limit), prompt
+
+    def _sampling(self, request: records.LLMRequest, limit: int) -> requests.Sampling:
+        own = {name: self.generation_kwargs[name] for name in SAMPLING_KEYS if name in self.generation_kwargs}
+        if self.generation_kwargs.get("do_sample") is False:
+            own["temperature"] = 0.0
+        asked = {
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "top_k": request.top_k,
+            "stop": tuple(request.stop_sequences) if request.stop_sequences else None,
+            "seed": request.seed,
+        }
+        own |= {name: value for name, value in asked.items() if value is not None}
+        return requests.Sampling(max_new_tokens=limit, **own)
+
+    async def _hooks(self, state: ClientState) -> list[interventions.Intervention]:
+        hooks: Any = self.fwd_hooks
+        if callable(hooks):
+            hooks = await hooks(state)
+        resolved: list[Any] = []
+        for hook in hooks:
+            if not isinstance(hook, interventions.Intervention) and inspect.iscoroutinefunction(hook[0]):
+                names = await hook[0](state)
+                resolved += [(name, hook[1]) for name in ([names] if isinstance(names, str) else names or [])]
+            else:
+                resolved.append(hook)
+        return models_model.bind_hooks(resolved, self.model)
+
+    def _learn(
+        self,
+        conversation: conversations.Conversation,
+        messages: list[dict[str, Any]],
+        prompt: chat.Prompt,
+        generation: requests.Generation,
+    ) -> None:
+        last = prompt.positions[-1] if prompt.positions else len(prompt.tokens) - 1
+        conversation.step += 1
+        conversation.messages, conversation.text, conversation.tokens = messages, prompt.text, prompt.tokens
+        conversation.reply, conversation.reply_tokens = generation.text, generation.tokens
+        conversation.end = last + 1 + len(generation.tokens)
+        conversation.persisted = generation.persisted
+
+
+def create_hooked_transformer_client_with_chat_template(
+    model: Any,
+    tokenizer: Any = None,
+    model_name: str | None = None,
+    max_new_tokens: int | None = None,
+    generation_kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> HookedTransformerLLMClient:
+    """A client that renders chats with a tokenizer's own template.
+
+    Args:
+        model: As for the client.
+        tokenizer: The tokenizer whose template to use; the model's if left out.
+        model_name: As for the client, and the rest likewise.
+        max_new_tokens: See the client.
+        generation_kwargs: See the client.
+        **options: `fwd_hooks`, `chat_template`, `context_policy`.
+
+    Raises:
+        RequestError: The tokenizer has no chat template and none is given.
+    """
+    chosen = tokenizer or adapters.as_model(model).tokenizer
+    if not (options.get("chat_template") or getattr(chosen, "chat_template", None)):
+        raise errors.RequestError("this tokenizer has no chat template: pass chat_template=…, or use the plain client")
+    return HookedTransformerLLMClient(model, model_name, max_new_tokens, generation_kwargs, tokenizer=chosen, **options)
+
+
+def _response(generation: requests.Generation, prompt: chat.Prompt, step: int) -> records.LLMResponse:
+    usage = records.Usage(generation.prompt_tokens, len(generation.tokens), generation.encoded_tokens)
+    return records.LLMResponse(
+        data=(records.TextData(generation.text),),
+        usage=usage,
+        prompt_token_ids=prompt.tokens,
+        token_ids=generation.tokens,
+        logprobs=generation.logprobs,
+        finish_reason=generation.finish_reason,
+        seed=generation.seed,
+        dropped_tokens=prompt.dropped,
+        step=step,
+    )

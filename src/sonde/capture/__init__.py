@@ -1,0 +1,1 @@
+"""Recording, interventions in force, and the trajectory they leave."""

@@ -1,0 +1,130 @@
+"""The records of an episode: one per encoded token, each stored once, in memory or on disk.
+
+For a causal model an activation at a position does not depend on what comes later, so a token's activations are
+recorded when it is first encoded and every later step refers to the same record. A step is a list of record numbers.
+An episode costs its tokens, not the sum of its prompts.
+
+Query-by-key Sites are ragged: a token's record holds one row per key it can see.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sonde import store
+from sonde.core import errors, sites
+
+TOKENS, POSITIONS, KEYS = "records.token", "records.position", "records.keys"
+_STORED = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+}
+_LOADED = {name: dtype for dtype, name in _STORED.items()}
+
+
+class Records:
+    """What was recorded of an episode so far."""
+
+    def __init__(self) -> None:
+        """Empty, in memory."""
+        self.count = 0
+        self._parts: dict[str, list[Tensor]] = {}
+        self._folder: Path | None = None
+        self._reader: store.EpisodeReader | None = None
+        self._offsets: Tensor | None = None
+
+    @classmethod
+    def of_reader(cls, reader: store.EpisodeReader) -> "Records":
+        """The records of an episode on disk."""
+        records = cls()
+        records._reader = reader
+        records.count = reader.shape(TOKENS)[0] if TOKENS in reader.names else 0
+        return records
+
+    @property
+    def names(self) -> list[str]:
+        """The Sites recorded."""
+        known = {*self._parts, *(self._reader.names if self._reader else ())}
+        return [name for name in known if not name.startswith("records.")]
+
+    def append(self, tokens: Sequence[int], positions: Tensor, keys: Sequence[int], values: Mapping[str, Tensor]) -> int:
+        """Adds records; returns the number of the first."""
+        first = self.count
+        self.count += len(tokens)
+        columns = {
+            TOKENS: torch.tensor(tokens, dtype=torch.long),
+            POSITIONS: positions.to("cpu", torch.long),
+            KEYS: torch.tensor(keys, dtype=torch.long),
+            **values,
+        }
+        for name, value in columns.items():
+            self._parts.setdefault(name, []).append(value)
+        self._offsets = None
+        return first
+
+    def pending(self) -> dict[str, store.Array]:
+        """What is not on disk yet, ready to be written."""
+        return {name: to_array(torch.cat(parts)) for name, parts in self._parts.items()}
+
+    def flushed(self, folder: Path) -> None:
+        """Declares everything written to a folder, and frees it here."""
+        self._parts.clear()
+        self._folder, self._reader = folder, None
+
+    def whole(self, name: str) -> Tensor:
+        """All rows of a column."""
+        parts = list(self._parts.get(name, ()))
+        reader = self._opened()
+        if reader is not None and name in reader.names:
+            parts.insert(0, from_array(reader.array(name)))
+        if not parts:
+            raise errors.CaptureError(f"{name!r} was not recorded{errors.suggest(name, self.names)}")
+        if len(parts) > 1 and reader is None:
+            parts = self._parts[name] = [torch.cat(parts)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def values(self, name: str, chosen: np.ndarray) -> Tensor:
+        """A Site's value for records: `pos …`, or `head query key` for query-by-key Sites."""
+        rows = self.whole(name)
+        index = torch.from_numpy(np.ascontiguousarray(chosen, dtype=np.int64))
+        if not sites.Site.parse(name).is_query_key:
+            return rows[index.to(rows.device)]
+        keys = self.whole(KEYS)
+        if self._offsets is None:
+            self._offsets = torch.cumsum(keys, 0) - keys
+        counts, starts = keys[index].tolist(), self._offsets[index].tolist()
+        width = max(counts, default=0)
+        fill = -torch.inf if name.endswith("attn_scores") else 0.0
+        out = rows.new_full((rows.shape[1], len(counts), width), fill)
+        for query, (start, count) in enumerate(zip(starts, counts, strict=True)):
+            out[:, query, :count] = rows[start : start + count].T
+        return out
+
+    def _opened(self) -> store.EpisodeReader | None:
+        if self._reader is None and self._folder is not None:
+            self._reader = store.EpisodeReader.open(self._folder)
+        return self._reader
+
+
+def to_array(value: Tensor) -> store.Array:
+    """A tensor's bytes for the store."""
+    plain = value.detach().to("cpu").contiguous()
+    if plain.dtype not in _STORED:
+        raise errors.StoreError(f"dtype {plain.dtype} cannot be stored; record as one of {sorted(map(str, _STORED))}")
+    data = plain.reshape(-1).view(torch.uint8).numpy().data if plain.numel() else b""
+    return store.Array(_STORED[plain.dtype], tuple(plain.shape), data)
+
+
+def from_array(array: store.Array) -> Tensor:
+    """A tensor on the store's bytes, without a copy."""
+    dtype: Any = _LOADED[array.dtype]
+    if not len(array.data):
+        return torch.zeros(array.shape, dtype=dtype)
+    return torch.frombuffer(array.data, dtype=dtype).reshape(array.shape)

@@ -1,0 +1,1 @@
+"""Figures and pages. No torch: everything here takes plain arrays."""
