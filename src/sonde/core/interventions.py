@@ -28,6 +28,7 @@ import functools
 import hashlib
 import itertools
 import json
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -72,6 +73,8 @@ class Intervention:
     needs_whole_prompt: ClassVar[bool] = False
     #: Fields that hold arrays.
     arrays: ClassVar[tuple[str, ...]] = ()
+    #: Fields that hold one number.
+    numbers: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         """Normalises and checks the fields."""
@@ -83,6 +86,8 @@ class Intervention:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, frozen_array(value))
+        for name in self.numbers:
+            object.__setattr__(self, name, float(getattr(self, name)))
         for name, allowed in (
             ("phase", ("both", "prefill", "decode")),
             ("scope", ("context", "new")),
@@ -190,6 +195,7 @@ class Steer(Intervention):
     direction: Any
     strength: float = 1.0
     arrays: ClassVar[tuple[str, ...]] = ("direction",)
+    numbers: ClassVar[tuple[str, ...]] = ("strength",)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -197,6 +203,7 @@ class Scale(Intervention):
     """Multiplies by `factor`."""
 
     factor: float
+    numbers: ClassVar[tuple[str, ...]] = ("factor",)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -205,6 +212,7 @@ class Noise(Intervention):
 
     std: float
     seed: int = 0
+    numbers: ClassVar[tuple[str, ...]] = ("std",)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -220,6 +228,8 @@ class Knockout(Intervention):
     def __post_init__(self) -> None:
         """Checks the keys too."""
         object.__setattr__(self, "keys", _integers(self.keys, "keys"))
+        if min(self.keys, default=0) < 0:
+            raise errors.InterventionError(f"keys are absolute positions, from 0, got {self.keys}")
         super().__post_init__()
 
     def _check_site(self, site: sites.Site) -> None:
@@ -251,6 +261,16 @@ class PathPatch(Intervention):
     start: int = 0
     arrays: ClassVar[tuple[str, ...]] = ("values",)
 
+    def __post_init__(self) -> None:
+        """Normalises the receivers too."""
+        receivers = (self.receivers,) if isinstance(self.receivers, str) else tuple(self.receivers)
+        object.__setattr__(self, "receivers", receivers)
+        if self.receiver_heads is not None:
+            object.__setattr__(self, "receiver_heads", _integers(self.receiver_heads, "receiver_heads"))
+            if min(self.receiver_heads, default=0) < 0:
+                raise errors.InterventionError(f"receiver_heads count from 0, got {self.receiver_heads}")
+        super().__post_init__()
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class LayerOrder(Intervention):
@@ -270,9 +290,13 @@ class LayerOrder(Intervention):
         object.__setattr__(self, "order", order)
         super().__post_init__()
         if self.site or self.positions is not None or self.heads is not None or self.phase != "both":
-            raise errors.InterventionError("LayerOrder holds for whole steps: it takes no site, positions, heads or phase")
+            raise errors.InterventionError(
+                "LayerOrder holds for whole steps: it takes no site, positions, heads or phase"
+            )
         if (self.scope, self.after) != ("context", "clean"):
-            raise errors.InterventionError("LayerOrder re-encodes the conversation: scope='context', after='clean' only")
+            raise errors.InterventionError(
+                "LayerOrder re-encodes the conversation: scope='context', after='clean' only"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -329,7 +353,8 @@ def from_json(data: Mapping[str, Any]) -> Intervention:
     for name in kind.arrays:
         if name in fields:
             fields[name] = _array_from_json(fields[name])
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+    plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    return kind(**plain)
 
 
 def frozen_array(value: Any) -> "np.ndarray":
@@ -368,7 +393,7 @@ def _integers(values: Iterable[Any], what: str) -> tuple[int, ...]:
     if isinstance(values, int):
         values = (values,)
     try:
-        return tuple(v for item in values for v in (item if isinstance(item, spans.Span) else (int(item),)))
+        return tuple(v for item in values for v in (item if isinstance(item, spans.Span) else (operator.index(item),)))
     except (TypeError, ValueError) as error:
         raise errors.InterventionError(f"{what} must be integers or Spans, got {values!r}") from error
 

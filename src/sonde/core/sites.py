@@ -122,7 +122,9 @@ def select(wanted: SiteFilter, known: Iterable[str]) -> list[str]:
         return [name for name in known if name in chosen]
     hits = [name for name in known if wanted(name)]
     if not hits:
-        raise errors.SiteError(f"the site filter chose none of the model's {len(known)} sites, for example {known[0]!r}")
+        raise errors.SiteError(
+            f"the site filter chose none of the model's {len(known)} sites, for example {known[0]!r}"
+        )
     return hits
 
 

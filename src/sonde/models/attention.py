@@ -12,10 +12,10 @@ Recording a pattern costs one more query-by-key product in that layer.
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import masking_utils, modeling_utils
@@ -88,7 +88,7 @@ def _attend(
     if wiring is None or wiring.frame is None:
         return _own_kernel(inner, module, query, key, value, attention_mask, **kwargs)
     softcap = kwargs.get("softcap")
-    scaling = kwargs.get("scaling") or module.head_dim**-0.5  # pyright: ignore[reportOperatorIssue]
+    scaling = kwargs.get("scaling") or float(cast(Any, module).head_dim ** -0.5)
     layer = int(module.layer_idx)  # pyright: ignore[reportArgumentType]
     owns_mask = wiring.frame.owns_mask
     # A cache of transformers' own forgets keys that have left the window; to edits and recordings they are forbidden.

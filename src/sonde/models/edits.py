@@ -97,7 +97,9 @@ def check(spec: interventions.Intervention, site: sites.Site, cfg: model_config.
         raise errors.InterventionError(f"{spec.name} has no meaning at {site}; there work: {names}")
     for name in spec.arrays:
         value = getattr(spec, name)
-        if value is not None and not _shape_fits(tuple(value.shape), shape, site, isinstance(spec, interventions.Steer)):
+        if value is not None and not _shape_fits(
+            tuple(value.shape), shape, site, isinstance(spec, interventions.Steer)
+        ):
             raise errors.InterventionError(
                 f"{spec.name}.{name} at {site}: expected shape {_expected(shape, site)}, got {tuple(value.shape)}"
             )
@@ -234,7 +236,7 @@ def _query_key(edit: Edit, site: sites.Site, value: Tensor, frame: frames.Frame,
     return torch.where(cells & allowed, new, value)
 
 
-def _stored_pattern(edit: Edit, value: Tensor, frame: frames.Frame) -> New:
+def _stored_pattern(edit: Edit, value: Tensor, frame: frames.Frame) -> tuple[Tensor, Tensor]:
     assert isinstance(edit.spec, interventions.Patch)
     stored = edit.array("values", value)
     stored = stored[None] if stored.ndim == 3 else stored
@@ -298,4 +300,3 @@ def _expected(value: tuple[int, ...], site: sites.Site) -> str:
         return f"({value[0]}, queries, keys)"
     tail = ", ".join(map(str, value))
     return f"({tail}), or (positions, {tail}), or (1, positions, {tail}) where values differ by position"
-

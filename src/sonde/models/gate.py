@@ -54,14 +54,19 @@ class Gate:
         self._handles: list[Any] = []
         self._counting = threading.Lock()
         self._stack: list[_UnderWay] = []
-        self._memory = _Memory([], [], {}, {})
+        self._here = threading.local()
+
+    @property
+    def _memory(self) -> _Memory:
+        """Per thread: two threads that drive the bare network take turns, one forward pass at a time."""
+        return getattr(self._here, "memory", None) or _Memory([], [], {}, {})
 
     def open(self) -> None:
         """One more rider."""
         with self._counting:
             self._open += 1
             if self._open == 1:
-                self._memory = _Memory([], [], {}, {})
+                self._here = threading.local()
                 self._handles = [
                     self.model.hf.register_forward_pre_hook(self._before, with_kwargs=True),
                     self.model.hf.register_forward_hook(self._after, always_call=True),
@@ -126,8 +131,7 @@ class Gate:
     def _remember(self, frame: frames.Frame, ids: Tensor | None) -> None:
         rows = frame.positions.shape[0]
         if bool((frame.slots[:, 0] == 0).all()):
-            lengths = (frame.key_positions >= 0).sum(dim=1).tolist()
-            self._memory = _Memory([[] for _ in range(rows)], lengths, {}, {})
+            self._here.memory = _Memory([[] for _ in range(rows)], _lengths(frame), {}, {})
         for row, tokens in enumerate(self._memory.tokens[:rows]):
             new = ids[row][frame.positions[row] >= 0].tolist() if ids is not None else [-1] * frame.positions.shape[1]
             tokens += new
@@ -136,7 +140,7 @@ class Gate:
         bound = []
         rows = frame.positions.shape[0]
         known = len(self._memory.prompts) == rows
-        prompt = self._memory.prompts if known else (frame.key_positions >= 0).sum(dim=1).tolist()
+        prompt = self._memory.prompts if known else _lengths(frame)
         for rider in aboard:
             for spec in rider.interventions:
                 if isinstance(spec, interventions.LayerOrder):
@@ -147,8 +151,7 @@ class Gate:
                     continue
                 model_wiring.check(spec, self.model.parts)
                 where = {
-                    row: interventions.selected(spec, prompt_length=prompt[row], new_start=0)
-                    for row in range(rows)
+                    row: interventions.selected(spec, prompt_length=prompt[row], new_start=0) for row in range(rows)
                 }
                 edit = edits.Edit(
                     spec, where, {row: (0, prompt[row]) for row in where}, dict.fromkeys(where, rider.step or 0)
@@ -186,6 +189,10 @@ class Collector:
     def deliver(self, recorded: requests.Recorded) -> np.ndarray:
         """Never called: a collector takes the tape whole."""
         raise AssertionError("a collector takes whole tapes")
+
+
+def _lengths(frame: frames.Frame) -> list[int]:
+    return (frame.key_positions.max(dim=1).values + 1).tolist()
 
 
 def frame_of(args: Any, kwargs: dict[str, Any]) -> tuple[frames.Frame, Tensor | None]:

@@ -77,6 +77,7 @@ class Batch:
         self.parts, self.tokenizer, self.pool = parts, tokenizer, pool
         self.device = next(parts.hf.parameters()).device
         self.end_ids = end_ids(parts.hf, tokenizer)
+        self.end_index = torch.tensor(sorted(self.end_ids), dtype=torch.long, device=self.device)
         self.rows = [self._plan(request) for request in batch]
         self.order = layer_order_of(batch[0])
         self._seat()
@@ -142,8 +143,11 @@ class Batch:
             self._take(self._prefill(wires, cache))
             while any(row.finish_reason is None for row in self.rows):
                 self._take(self._decode(wires, cache))
-        answers = [self._finish(index, row) for index, row in enumerate(self.rows)]
-        return [answer for _, answer in sorted(zip(self.origin, answers, strict=True), key=lambda pair: pair[0])]
+        outcomes = [self._outcome(index, self.rows[index]) for index in np.argsort(self.origin).tolist()]
+        answers = [outcome for outcome in outcomes if isinstance(outcome, requests.Generation)]
+        if len(answers) < len(outcomes):
+            raise requests.BatchError(outcomes)
+        return answers
 
     def _prefill(self, wires: model_wiring.Wiring, cache: kv.SlabCache) -> Tensor:
         width = max(len(row.request.tokens) - row.reused for row in self.rows)
@@ -194,7 +198,9 @@ class Batch:
     def _positions(self, slots: Tensor) -> Tensor:
         if all(row.request.positions is None for row in self.rows):
             return slots
-        table = [[row.position(slot) if slot >= 0 else -1 for slot in slots[i].tolist()] for i, row in enumerate(self.rows)]
+        table = [
+            [row.position(slot) if slot >= 0 else -1 for slot in slots[i].tolist()] for i, row in enumerate(self.rows)
+        ]
         return torch.tensor(table, device=slots.device)
 
     def _key_positions(self, length: int) -> Tensor:
@@ -230,6 +236,13 @@ class Batch:
                 return "stop"
         return "length" if len(row.generated) >= row.request.sampling.max_new_tokens else None
 
+    def _outcome(self, index: int, row: Row) -> requests.Generation | Exception:
+        """A recorder that fails spoils its own request only."""
+        try:
+            return self._finish(index, row)
+        except Exception as error:
+            return error
+
     def _finish(self, index: int, row: Row) -> requests.Generation:
         request = row.request
         encoded = (*request.tokens, *row.generated[:-1])
@@ -247,9 +260,7 @@ class Batch:
         if self.parts.cfg.causal:
             lineage = {digest: spans.clip(where, 0, len(encoded)) for digest, where in row.lineage.items()}
             order = self.order.digest if self.order else None
-            self.pool.add(
-                kv.Entry(np.asarray(encoded, dtype=np.int64), lineage, order, self.slab, index, coverage)
-            )
+            self.pool.add(kv.Entry(np.asarray(encoded, dtype=np.int64), lineage, order, self.slab, index, coverage))
         return requests.Generation(
             text=cut_text(self.tokenizer, row.generated, request.sampling.stop),
             tokens=tuple(row.generated),
@@ -274,7 +285,9 @@ def check(request: requests.Request, parts: model_wiring.Parts) -> None:
     if not request.tokens:
         raise errors.RequestError("the prompt is empty: give at least one token (a BOS token will do)")
     if min(request.tokens) < 0 or max(request.tokens) >= cfg.d_vocab:
-        raise errors.RequestError(f"token ids must be 0 to {cfg.d_vocab - 1}, got {min(request.tokens)} to {max(request.tokens)}")
+        raise errors.RequestError(
+            f"token ids must be 0 to {cfg.d_vocab - 1}, got {min(request.tokens)} to {max(request.tokens)}"
+        )
     need = len(request.tokens) + request.sampling.max_new_tokens
     if need > cfg.n_ctx:
         raise errors.ContextError(

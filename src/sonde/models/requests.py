@@ -7,8 +7,8 @@ Generation is the answer. Both are plain data; the engine is in `generation`.
 import collections
 import dataclasses
 import threading
-from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -25,6 +25,7 @@ class Sampling:
 
     Attributes:
         max_new_tokens: At most so many.
+        min_new_tokens: At least so many: end tokens are not drawn before.
         temperature: 0 takes the most probable token.
         top_p: Keep the smallest set of tokens with at least this probability.
         top_k: Keep this many tokens; None keeps all.
@@ -33,6 +34,7 @@ class Sampling:
     """
 
     max_new_tokens: int = 64
+    min_new_tokens: int = 0
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int | None = None
@@ -44,6 +46,7 @@ class Sampling:
         object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
         checks = (
             ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
+            ("min_new_tokens", 0 <= self.min_new_tokens <= self.max_new_tokens, "0 to max_new_tokens"),
             ("temperature", self.temperature >= 0, "0 or more"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("top_k", self.top_k is None or self.top_k >= 1, "at least 1, or None"),
@@ -79,6 +82,7 @@ class Recorded:
     row: int = 0
 
 
+@runtime_checkable
 class Recorder(Protocol):
     """Who wants to keep activations."""
 
@@ -187,8 +191,18 @@ class Generation:
     seed: int = 0
 
 
+class BatchError(Exception):
+    """Some requests of a batch failed at their end, the others did not and must not run again.
+
+    Attributes:
+        outcomes: For each request its answer or what went wrong.
+    """
+
+    def __init__(self, outcomes: "Sequence[Generation | BaseException]") -> None:
+        super().__init__("some requests of a batch failed")
+        self.outcomes = tuple(outcomes)
+
+
 def persisting(request: Request, end: int) -> tuple[tuple[specs.Intervention, spans.Spans], ...]:
     """What a finished request leaves behind for later steps, up to the end of its context."""
-    return tuple(
-        (one.spec, spans.clip(one.where, 0, end)) for one in request.active() if one.spec.after == "persist"
-    )
+    return tuple((one.spec, spans.clip(one.where, 0, end)) for one in request.active() if one.spec.after == "persist")

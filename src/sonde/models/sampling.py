@@ -7,9 +7,7 @@ from torch import Tensor
 from sonde.models import requests
 
 
-def draw(
-    logits: Float[Tensor, " vocab"], sampling: requests.Sampling, generator: torch.Generator
-) -> int:
+def draw(logits: Float[Tensor, " vocab"], sampling: requests.Sampling, generator: torch.Generator) -> int:
     """One token. The generator moves on by one draw per token, so the n-th token depends on seed and logits only."""
     if sampling.temperature == 0:
         return int(logits.argmax())

@@ -37,6 +37,7 @@ class Scheduler:
         self._arrived = threading.Condition()
         self._executor: futures.ThreadPoolExecutor | None = None
         self._last_size = 1
+        self._running: list[requests.Request] = []
         self._closed = False
 
     def submit(self, batch: Sequence[requests.Request]) -> list["futures.Future[requests.Generation]"]:
@@ -57,6 +58,8 @@ class Scheduler:
         with self._arrived:
             self._closed = True
             waiting, self._pending = self._pending, []
+            for request in self._running:
+                request.cancelled.set()
         for request, answer in waiting:
             request.cancelled.set()
             answer.cancel()
@@ -64,18 +67,25 @@ class Scheduler:
             self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _drain(self) -> None:
+        while self._drain_one():
+            pass
+
+    def _drain_one(self) -> bool:
+        """Runs one batch; says whether there was any."""
         self._gather()
         with self._arrived:
             if not self._pending:
-                return
+                return False
             group = self._group(self._pending[0][0])
             batch = [pair for pair in self._pending if self._group(pair[0]) == group][: self._max_batch]
             taken = {id(pair[1]) for pair in batch}
             self._pending = [pair for pair in self._pending if id(pair[1]) not in taken]
-        batch = [pair for pair in batch if pair[1].set_running_or_notify_cancel()]
+            batch = [pair for pair in batch if pair[1].set_running_or_notify_cancel()]
+            self._running = [request for request, _ in batch]
         if batch:
             self._last_size = len(batch)
             self._answer(batch)
+        return True
 
     def _gather(self) -> None:
         """Waits a moment for the rest of a wave, if the last batch was one."""
@@ -88,6 +98,12 @@ class Scheduler:
         try:
             for (_, answer), generation in zip(batch, self._run([request for request, _ in batch]), strict=True):
                 answer.set_result(generation)
+        except requests.BatchError as failed:
+            for (_, answer), outcome in zip(batch, failed.outcomes, strict=True):
+                if isinstance(outcome, BaseException):
+                    answer.set_exception(outcome)
+                else:
+                    answer.set_result(outcome)
         except BaseException as error:
             if len(batch) == 1:
                 batch[0][1].set_exception(error)

@@ -39,7 +39,11 @@ class Tap:
 
 def site_names(family: families.Family, cfg: model_config.ModelConfig) -> list[str]:
     """The Sites a model has, from input to output."""
-    absent = {kind for kind, path in (("hook_resid_mid", family.resid_mid), ("mlp.hook_pre_linear", family.mlp_linear)) if path is None}
+    absent = {
+        kind
+        for kind, path in (("hook_resid_mid", family.resid_mid), ("mlp.hook_pre_linear", family.mlp_linear))
+        if path is None
+    }
     kinds = [kind for kind in sites.BLOCK_KINDS if kind not in absent]
     first = ["hook_embed"] + (["hook_pos_embed"] if family.pos_embed else [])
     blocks = [f"blocks.{layer}.{kind}" for layer in range(cfg.n_layers) for kind in kinds]

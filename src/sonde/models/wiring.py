@@ -241,7 +241,9 @@ def check(spec: interventions.Intervention, parts: Parts) -> None:
         _check_order(spec, parts)
         return
     if spec.site is None:
-        raise errors.InterventionError(f"{spec.name} names no site: give site=…, or use .at('blocks.0.hook_resid_post')")
+        raise errors.InterventionError(
+            f"{spec.name} names no site: give site=…, or use .at('blocks.0.hook_resid_post')"
+        )
     if isinstance(spec, interventions.Mean) and spec.values is None and spec.after == "persist":
         raise errors.InterventionError("a mean over the prompt of a step cannot persist: give Mean(values=…)")
     for name in sites.select(spec.site, parts.site_names):
@@ -254,7 +256,9 @@ def _check_order(spec: interventions.LayerOrder, parts: Parts) -> None:
     n_layers = parts.cfg.n_layers
     flat = [layer for stage in spec.order for layer in (stage if isinstance(stage, tuple) else (stage,))]
     if not flat or not all(0 <= layer < n_layers for layer in flat):
-        raise errors.InterventionError(f"a layer order names layers 0 to {n_layers - 1} and at least one; got {spec.order}")
+        raise errors.InterventionError(
+            f"a layer order names layers 0 to {n_layers - 1} and at least one; got {spec.order}"
+        )
     kinds = getattr(parts.hf.config, "layer_types", None)
     for stage in spec.order:
         # transformers hands one mask and one rotary embedding to a stage.
