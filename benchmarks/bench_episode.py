@@ -16,14 +16,14 @@ from sonde.models import requests
 STEPS, OBSERVED, NEW = 20, 60, 32
 
 
-def kept(model: sonde.Model, batch: int) -> tuple[list[float], int]:
-    """Seconds per step, and tokens encoded per episode, with the engine."""
+def kept(model: sonde.Model, batch: int, *, first: int = 0) -> tuple[list[float], int]:
+    """Seconds per step, and tokens encoded per episode, with the engine; episodes `first` to `first + batch - 1`."""
     model.pool.entries.clear()
     contexts: list[tuple[int, ...]] = [() for _ in range(batch)]
     seconds, encoded = [], 0
     sampling = requests.Sampling(max_new_tokens=NEW, min_new_tokens=NEW)
     for step in range(STEPS):
-        contexts = [(*c, *shared.tokens(OBSERVED, seed=100 * step + i)) for i, c in enumerate(contexts)]
+        contexts = [(*c, *shared.tokens(OBSERVED, seed=100 * step + i)) for i, c in enumerate(contexts, first)]
         start = time.perf_counter()
         asked = [model.request(c, sampling) for c in contexts]
         answers = model.wait(model.submit(asked), asked)

@@ -3,8 +3,8 @@
 import copy
 import dataclasses
 import gc
-import pickle
-import subprocess
+import pickle  # noqa: TID251 - people pickle their networks
+import runpy
 import sys
 import weakref
 from collections.abc import Callable
@@ -80,13 +80,14 @@ def folders(tmp_path_factory):
     return made
 
 
-@pytest.fixture(params=["transformer_lens", "nnsight", "transformers"])
+@pytest.fixture(scope="module", params=["transformer_lens", "nnsight", "transformers"])
 def library(request):
     return request.param
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(scope="module", params=FAMILIES)
 def wrapped(request, library, folders):
+    """Shared by tests that leave it as it was."""
     return wrap(library, folders[request.param])
 
 
@@ -113,43 +114,68 @@ def plain(logits):
 # ------------------------------------------------------------------------------------- the promises of a Model
 
 
-def test_an_adopted_model_keeps_the_promises(wrapped):
-    """One wrapping, all promises: making a bridge is what takes the time here."""
-    before, hooks = wrapped.logits(), len(hooks_of(wrapped.network))
-    model = adapters.as_model(wrapped.obj)
+def test_logits_are_the_wrapped_models_own(wrapped):
+    logits, _ = adapters.as_model(wrapped.obj).run_with_cache(TOKENS, SITE)
+    torch.testing.assert_close(plain(logits), wrapped.logits(), atol=1e-5, rtol=1e-5)
 
-    # It computes what the wrapped model computes, recorded or not.
-    logits, cache = model.run_with_cache(TOKENS, lambda name: True)
-    torch.testing.assert_close(plain(logits), before, atol=1e-5, rtol=1e-5)
+
+def test_recording_everything_changes_no_bit(wrapped):
+    model = adapters.as_model(wrapped.obj)
     with torch.no_grad():
-        assert torch.equal(plain(logits), model.hf(TOKENS).logits)
+        bare = model.hf(TOKENS, use_cache=False).logits  # with a cache, keys are laid out differently and bits differ
+    logits, cache = model.run_with_cache(TOKENS, lambda name: True)
+    assert torch.equal(plain(logits), bare)
     assert set(cache) == set(model.site_names)
 
-    # It generates what transformers generates.
+
+def test_generation_is_the_greedy_one_of_the_wrapped_network(wrapped):
+    answer = adapters.as_model(wrapped.obj).generate(TOKENS[0].tolist(), max_new_tokens=12)
     prompt = TOKENS[:1]
-    answer = model.generate(prompt[0].tolist(), max_new_tokens=12)
     expected = wrapped.network.generate(
         prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=12, do_sample=False
     )
     assert list(answer.tokens) == expected[0, prompt.shape[1] :].tolist()
 
-    # Interventions act where they should, in a forward pass and in generation.
-    zero = interventions.Zero(site=SITE, positions=[3])
+
+def test_an_intervention_acts_at_its_cells_and_only_there(wrapped):
+    model = adapters.as_model(wrapped.obj)
+    logits, cache = model.run_with_cache(TOKENS, SITE)
+    zero = interventions.Zero(site=SITE, positions=(3,))
     changed, after = model.run_with_cache(TOKENS, SITE, interventions=[zero])
     assert not after[SITE][:, 3].any()
+    kept = [0, 1, 2, 4, 5, 6, 7]
     assert torch.equal(after[SITE][:, :3], cache[SITE][:, :3])
+    assert after[SITE][:, kept].any(dim=-1).all()
     assert torch.equal(plain(changed)[:, :3], plain(logits)[:, :3])
     assert not torch.allclose(plain(changed)[:, 3:], plain(logits)[:, 3:], atol=1e-3)
-    steer = interventions.Steer(site=SITE, direction=torch.ones(model.cfg.d_model).numpy(), strength=50.0)
-    assert model.generate(prompt[0].tolist(), max_new_tokens=12, interventions=[steer]).tokens != answer.tokens
 
-    # And everything is as before.
+
+def test_an_intervention_acts_in_generation(wrapped):
+    model = adapters.as_model(wrapped.obj)
+    steer = interventions.Steer(site=SITE, direction=torch.arange(model.cfg.d_model).float().numpy(), strength=9.0)
+    plainly = model.generate(TOKENS[0].tolist(), max_new_tokens=12)
+    steered = model.generate(TOKENS[0].tolist(), max_new_tokens=12, interventions=[steer])
+    assert steered.tokens != plainly.tokens
+    assert model.generate(TOKENS[0].tolist(), max_new_tokens=12).tokens == plainly.tokens
+
+
+def test_the_wrapped_model_is_restored_to_the_bit(wrapped):
+    before, hooks = wrapped.logits(), hooks_of(wrapped.network)
+    model = adapters.as_model(wrapped.obj)
+    everywhere = interventions.Zero(site="blocks.*.attn.hook_pattern")
+    model.generate([1, 2, 3], max_new_tokens=3, interventions=[everywhere])
+    model.run_with_cache(TOKENS, lambda name: True, interventions=[everywhere])
+    with pytest.raises(errors.InterventionError):
+        model.run_with_cache(TOKENS, SITE, interventions=[interventions.Zero(site=SITE, positions=(99,))])
     assert torch.equal(wrapped.logits(), before)
-    assert len(hooks_of(wrapped.network)) == hooks
-    assert adapters.as_model(wrapped.obj) is model
+    assert hooks_of(wrapped.network) == hooks
 
 
-def test_an_adopted_model_agrees_with_the_same_folder_loaded_by_sonde(wrapped, library):
+def test_the_same_object_gives_the_same_model(wrapped):
+    assert adapters.as_model(wrapped.obj) is adapters.as_model(wrapped.obj)
+
+
+def test_an_adopted_model_agrees_with_the_same_folder_loaded_by_sonde(wrapped):
     model = adapters.as_model(wrapped.obj)
     zero = interventions.Zero(site=SITE)
     with loading.load(wrapped.network.name_or_path) as loaded:
@@ -204,7 +230,7 @@ def test_model_and_wrapped_object_are_freed_together(gpt2):
 
 
 def test_a_copy_of_a_network_gets_a_model_of_its_own(folders):
-    network = wrap("transformers", folders["tiny-gpt2"]).obj
+    network = wrap("transformers", folders["tiny-llama"]).obj
     model = adapters.as_model(network)
     for other in (copy.deepcopy(network), copy.copy(network), pickle.loads(pickle.dumps(network))):
         assert adapters.as_model(other) is not model
@@ -244,7 +270,7 @@ def test_a_bridge_is_unaffected_by_its_model(bridge):
     logits_again, cache_again = bridge.run_with_cache(TOKENS)
     assert torch.equal(logits, logits_again)
     assert cache.keys() == cache_again.keys()
-    assert all(torch.equal(cache[name], cache_again[name]) for name in cache.keys())
+    assert all(torch.equal(cache[name], cache_again[name]) for name in cache)
     assert list(bridge.hook_dict) == names
     assert bridge.original_model.config._attn_implementation == "eager"
 
@@ -273,8 +299,8 @@ def test_compatibility_mode_without_processing_is_accepted(bridge):
 
 
 def test_a_bridge_that_computes_something_else_than_its_parameters_is_refused(bridge):
-    with torch.no_grad():
-        bridge.blocks[1].attn.q.weight.mul_(2)  # the bridge's own copy of a part of GPT-2's fused projection
+    projection = bridge.blocks[1].attn.q.original_component  # a part of GPT-2's fused projection, as the bridge runs it
+    projection.weight = torch.nn.Parameter(2 * projection.weight)
     with pytest.raises(errors.ModelError, match="does not compute what its parameters say"):
         adapters.as_model(bridge)
 
@@ -368,13 +394,9 @@ def unknown():
     )
 
 
-def test_neither_package_is_imported_by_the_adapters():
-    code = (
-        "import sys\n"
-        "from sonde.models import adapters, tiny\n"
-        "network, tokenizer = tiny.make('tiny-llama')\n"
-        "adapters.as_model(network, tokenizer=tokenizer)\n"
-        "print([name for name in ('transformer_lens', 'nnsight') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+def test_neither_package_is_needed_by_the_adapters(monkeypatch):
+    for package in ("transformer_lens", "nnsight"):
+        monkeypatch.setitem(sys.modules, package, None)  # any import of it fails now
+    fresh = runpy.run_path(adapters.__file__)
+    network, tokenizer = tiny.make("tiny-llama")
+    assert fresh["as_model"](network, tokenizer=tokenizer).hf is network

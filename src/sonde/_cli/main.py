@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from sonde._cli import runs
+from sonde._cli import demo, runs
 from sonde.core import errors
 
 
@@ -44,6 +44,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(demo.demo)
 app.add_typer(runs.app, name="runs")
 
 

@@ -14,12 +14,13 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from sonde.core import errors, interventions, records
 from sonde.agents import conversations
+from sonde.core import errors, interventions, records
 from sonde.models import adapters, chat, requests, riders
 from sonde.models import model as models_model
 
 DEFAULT_NEW_TOKENS = 256
+SEED_STRIDE = 1_000_003
 SAMPLING_KEYS = ("temperature", "top_p", "top_k", "stop", "seed")
 
 
@@ -62,7 +63,8 @@ class HookedTransformerLLMClient:
             model: A Sonde model, a TransformerLens `TransformerBridge` or an nnsight model.
             model_name: What to call it; its own name if left out.
             max_new_tokens: Tokens to generate at most; as many as fit, up to 256, if left out.
-            generation_kwargs: `temperature`, `top_p`, `top_k`, `stop`, `seed`; a request's own settings win.
+            generation_kwargs: `temperature`, `top_p`, `top_k`, `stop`, `seed`; a request's own settings win. From this
+                seed each step of an episode gets its own, which the response names.
             fwd_hooks: Interventions, or `(name, fn)` pairs, that hold for this client only. A name may be a wildcard, a
                 predicate on names, or an async function of the `ClientState` that returns names; the whole list may be
                 such a function too.
@@ -78,7 +80,9 @@ class HookedTransformerLLMClient:
             raise errors.RequestError(f"unknown generation settings {sorted(unknown)}; known: {SAMPLING_KEYS}")
         known_options = {"tokenizer", "chat_template", "context_policy"}
         if set(chat_options) - known_options:
-            raise TypeError(f"unknown options {sorted(set(chat_options) - known_options)}; known: {sorted(known_options)}")
+            raise TypeError(
+                f"unknown options {sorted(set(chat_options) - known_options)}; known: {sorted(known_options)}"
+            )
         self.tokenizer = chat_options.get("tokenizer") or self.model.tokenizer
         self.chat_template: str | None = chat_options.get("chat_template")
         self.context_policy: chat.Policy = chat_options.get("context_policy", "error")
@@ -94,17 +98,26 @@ class HookedTransformerLLMClient:
         """
         messages = chat.normalise(request.messages, request.system_prompt)
         conversation = self.conversations.of(request, messages)
-        sampling, prompt = self._prompt(request, messages, conversation)
-        step = conversation.step
+        conversation.busy = True
+        try:
+            return await self._answer(request, messages, conversation)
+        finally:
+            conversation.busy = False
+
+    async def _answer(
+        self, request: records.LLMRequest, messages: list[dict[str, Any]], conversation: conversations.Conversation
+    ) -> records.LLMResponse:
+        prompt, limit = self._prompt(request, messages, conversation)
+        step, known = conversation.step, conversation.known(prompt.whole.tokens)
         hooks = await self._hooks(ClientState(request, step, prompt.tokens))
         asked = self.model.request(
             prompt.tokens,
-            sampling,
+            self._sampling(request, limit, step),
             tuple(hooks),
             call=riders.Call(conversation.id, step),
             positions=prompt.positions,
-            new_start=conversation.end,
-            persisted=conversation.persisted,
+            new_start=known,
+            persisted=conversation.left_behind(known),
         )
         (answer,) = self.model.submit([asked])
         try:
@@ -112,29 +125,44 @@ class HookedTransformerLLMClient:
         except asyncio.CancelledError:
             asked.cancelled.set()
             raise
-        self._learn(conversation, messages, prompt, generation)
+        conversation.step += 1
+        conversation.messages, conversation.chat = messages, prompt.whole
+        conversation.reply, conversation.reply_tokens = generation.text, generation.tokens
+        conversation.persisted = generation.persisted
         return _response(generation, prompt, step)
 
     def _prompt(
         self, request: records.LLMRequest, messages: list[dict[str, Any]], conversation: conversations.Conversation
-    ) -> tuple[requests.Sampling, chat.Prompt]:
-        def tokenise(kept: list[dict[str, Any]]) -> tuple[tuple[int, ...], str]:
-            pieces = chat.render(self.tokenizer, kept, tools=request.tools, template=self.chat_template)
-            text = "".join(piece.text for piece in pieces)
-            return conversations.spliced(conversation, pieces, self.tokenizer), text
+    ) -> tuple[chat.Prompt, int]:
+        """The prompt, and how many tokens may follow it."""
+        options: Any = {"tools": request.tools, "template": self.chat_template}
+
+        def drop(start: int, stop: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+            kept = chat.render(self.tokenizer, messages[:start] + messages[stop:], **options)
+            head = self._head(messages[:start], options)
+            return chat.without(whole, kept, head, self.tokenizer)
 
         n_ctx = self.model.cfg.n_ctx
-        wanted = request.max_output_tokens or self.generation_kwargs.get("max_new_tokens") or self.max_new_tokens
-        room = n_ctx - (wanted or 1)
+        limits = (request.max_output_tokens, self.generation_kwargs.get("max_new_tokens"), self.max_new_tokens)
+        wanted = next((limit for limit in limits if limit is not None), None)
+        room = n_ctx - (1 if wanted is None else wanted)
         if room < 1:
             raise errors.ContextError(
                 f"max_new_tokens={wanted} leaves no room for a prompt in the context of {n_ctx}: lower it"
             )
-        prompt = chat.fit(messages, tokenise, room=room, policy=self.context_policy)
-        limit = wanted or min(DEFAULT_NEW_TOKENS, n_ctx - len(prompt.tokens))
-        return self._sampling(request, limit), prompt
+        pieces = chat.render(self.tokenizer, messages, **options)
+        whole = conversations.spliced(conversation, pieces, self.tokenizer)
+        prompt = chat.fit(messages, whole=whole, drop=drop, room=room, policy=self.context_policy)
+        return prompt, min(DEFAULT_NEW_TOKENS, n_ctx - len(prompt.tokens)) if wanted is None else wanted
 
-    def _sampling(self, request: records.LLMRequest, limit: int) -> requests.Sampling:
+    def _head(self, messages: list[dict[str, Any]], options: Mapping[str, Any]) -> str:
+        """What stands before the first message that may be dropped; some templates cannot say."""
+        try:
+            return "".join(piece.text for piece in chat.render(self.tokenizer, messages, header=False, **options))
+        except Exception:
+            return ""
+
+    def _sampling(self, request: records.LLMRequest, limit: int, step: int) -> requests.Sampling:
         own = {name: self.generation_kwargs[name] for name in SAMPLING_KEYS if name in self.generation_kwargs}
         if self.generation_kwargs.get("do_sample") is False:
             own["temperature"] = 0.0
@@ -142,38 +170,28 @@ class HookedTransformerLLMClient:
             "temperature": request.temperature,
             "top_p": request.top_p,
             "top_k": request.top_k,
-            "stop": tuple(request.stop_sequences) if request.stop_sequences else None,
+            "stop": None if request.stop_sequences is None else tuple(request.stop_sequences),
             "seed": request.seed,
         }
+        # Steps drawn with one seed would all begin with the same random number.
+        own["seed"] = own.get("seed", 0) + SEED_STRIDE * step
         own |= {name: value for name, value in asked.items() if value is not None}
         return requests.Sampling(max_new_tokens=limit, **own)
 
     async def _hooks(self, state: ClientState) -> list[interventions.Intervention]:
         hooks: Any = self.fwd_hooks
         if callable(hooks):
-            hooks = await hooks(state)
+            hooks = hooks(state)
+            hooks = await hooks if inspect.isawaitable(hooks) else hooks
         resolved: list[Any] = []
         for hook in hooks:
-            if not isinstance(hook, interventions.Intervention) and inspect.iscoroutinefunction(hook[0]):
-                names = await hook[0](state)
-                resolved += [(name, hook[1]) for name in ([names] if isinstance(names, str) else names or [])]
+            name: Any = None if isinstance(hook, interventions.Intervention) else hook[0]
+            if inspect.iscoroutinefunction(name):
+                names: Any = await name(state)
+                resolved += [(one, hook[1]) for one in ([names] if isinstance(names, str) else names or [])]
             else:
                 resolved.append(hook)
         return models_model.bind_hooks(resolved, self.model)
-
-    def _learn(
-        self,
-        conversation: conversations.Conversation,
-        messages: list[dict[str, Any]],
-        prompt: chat.Prompt,
-        generation: requests.Generation,
-    ) -> None:
-        last = prompt.positions[-1] if prompt.positions else len(prompt.tokens) - 1
-        conversation.step += 1
-        conversation.messages, conversation.text, conversation.tokens = messages, prompt.text, prompt.tokens
-        conversation.reply, conversation.reply_tokens = generation.text, generation.tokens
-        conversation.end = last + 1 + len(generation.tokens)
-        conversation.persisted = generation.persisted
 
 
 def create_hooked_transformer_client_with_chat_template(

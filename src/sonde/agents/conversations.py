@@ -8,11 +8,11 @@ model generated are spliced back in where their text returns, so that re-tokenis
 import collections
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sonde.core import interventions, records, spans
-from sonde.models import chat
+from sonde.models import chat as models_chat
 
 KEPT = 512
 _ids = itertools.count()
@@ -27,34 +27,48 @@ class Conversation:
         key: The episode's own id, if the environment gives one.
         step: Step of the next request.
         messages: The last request's messages.
-        text: Its prompt as text, and `tokens` as tokens.
+        chat: The same, encoded, with nothing dropped.
         reply: The answer's text, and `reply_tokens` its tokens as sampled.
-        end: Episode position after the last context.
         persisted: What interventions left behind.
+        busy: Whether a request is under way.
     """
 
     id: int = dataclasses.field(default_factory=lambda: next(_ids))
     key: Any = None
     step: int = 0
     messages: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    text: str = ""
-    tokens: tuple[int, ...] = ()
+    chat: models_chat.Encoded = dataclasses.field(default_factory=models_chat.Encoded)
     reply: str = ""
     reply_tokens: tuple[int, ...] = ()
-    end: int = 0
     persisted: tuple[tuple[interventions.Intervention, spans.Spans], ...] = ()
+    busy: bool = False
+
+    def known(self, tokens: Sequence[int]) -> int:
+        """How many leading tokens of a new prompt were there when the last step ended."""
+        before = (*self.chat.tokens, *self.reply_tokens) if self.step else ()
+        pairs = zip(before, tokens, strict=False)
+        return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(before), len(tokens)))
+
+    def left_behind(self, known: int) -> tuple[tuple[interventions.Intervention, spans.Spans], ...]:
+        """What interventions left behind in the tokens that are still there."""
+        clipped = ((spec, spans.clip(where, 0, known)) for spec, where in self.persisted)
+        return tuple((spec, where) for spec, where in clipped if where)
 
     def continued_by(self, messages: Sequence[dict[str, Any]]) -> bool:
         """Whether messages extend this conversation, its answer included."""
         count = len(self.messages)
         if len(messages) <= count or list(messages[:count]) != self.messages:
             return False
-        answer = messages[count]
-        return answer["role"] == "assistant" and answer["content"].strip() == self.reply.strip()
+        return _same(messages[count], {"role": "assistant", "content": self.reply})
 
     def edited_by(self, messages: Sequence[dict[str, Any]]) -> bool:
         """Whether messages look like the same episode with its history rewritten."""
         return len(messages) > len(self.messages) > 0 and _opening(messages) == _opening(self.messages)
+
+    def shared(self, messages: Sequence[dict[str, Any]]) -> int:
+        """How many leading messages are the same, the answer counted too."""
+        pairs = zip([*self.messages, {"role": "assistant", "content": self.reply}], messages, strict=False)
+        return next((i for i, (a, b) in enumerate(pairs) if not _same(a, b)), len(self.messages) + 1)
 
 
 class Conversations:
@@ -65,45 +79,61 @@ class Conversations:
         self._known: collections.OrderedDict[int, Conversation] = collections.OrderedDict()
 
     def of(self, request: records.LLMRequest, messages: list[dict[str, Any]]) -> Conversation:
-        """The conversation a request continues, or a new one."""
-        key = (request.metadata or {}).get("episode_id")
-        recent = list(reversed(self._known.values()))
-        if key is not None:
-            found = [one for one in recent if one.key == key and len(messages) > len(one.messages)]
-        else:
-            found = [one for one in recent if one.continued_by(messages)]
-            edited = [one for one in recent if one.key is None and one.edited_by(messages)]
-            found = found or (edited if len(edited) == 1 else [])
-        if found:
-            self._known.move_to_end(found[0].id)
-            return found[0]
-        new = Conversation(key=key)
+        """The conversation a request continues, or a new one.
+
+        A conversation that is being answered at this moment is not continued but branched: two requests that extend
+        the same history, made at once, are two episodes from there on.
+        """
+        found = self._continued((request.metadata or {}).get("episode_id"), messages)
+        if found is not None and not found.busy:
+            self._known.move_to_end(found.id)
+            return found
+        new = Conversation(key=(request.metadata or {}).get("episode_id"))
+        if found is not None:
+            new = dataclasses.replace(found, id=new.id, busy=False)
         self._known[new.id] = new
         while len(self._known) > KEPT:
             self._known.popitem(last=False)
         return new
 
+    def _continued(self, key: Any, messages: list[dict[str, Any]]) -> Conversation | None:
+        recent = [one for one in reversed(self._known.values()) if one.key == key and one.step]
+        if key is not None:
+            candidates = [one for one in recent if len(messages) > len(one.messages)]
+        else:
+            candidates = [one for one in recent if one.continued_by(messages)]
+            candidates = candidates or [one for one in recent if one.edited_by(messages)]
+        # The one that shares most; of those the one that is free; of those the last used.
+        return max(candidates, key=lambda one: (one.shared(messages), not one.busy), default=None)
 
-def spliced(before: Conversation, pieces: Sequence[chat.Piece], tokenizer: Any) -> tuple[int, ...]:
-    """Tokens of a rendered chat, with the tokens already known of its conversation put in unchanged.
 
-    Falls back to plain tokenising where the template rewrote history, or where the answer held special tokens.
+def spliced(before: Conversation, pieces: Sequence[models_chat.Piece], tokenizer: Any) -> models_chat.Encoded:
+    """A rendered chat, encoded with the tokens already known of its conversation put in unchanged.
+
+    Special tokens in the answer are left out, as they are from its text. Falls back to plain tokenising where the
+    template rewrote history.
     """
     text = "".join(piece.text for piece in pieces)
     special = set(tokenizer.all_special_ids)
-    reply = [token for token in before.reply_tokens]
-    while reply and reply[-1] in special:
-        reply.pop()
-    if before.step == 0 or special.intersection(reply):
-        return tuple(chat.encode(tokenizer, pieces))
-    for answer in dict.fromkeys((before.reply, before.reply.strip())):
-        if text.startswith(before.text + answer):
+    reply = [token for token in before.reply_tokens if token not in special]
+    for answer in dict.fromkeys((before.reply, before.reply.strip())) if before.step else ():
+        if text.startswith(before.chat.text + answer):
             kept, decoded = _covered(reply, before.reply, tokenizer)
             left = before.reply[len(decoded) :] if answer == before.reply else ""
-            rest = chat.skip(pieces, len(before.text) + len(answer))
-            tail = chat.encode(tokenizer, [chat.Piece(left, trusted=False), *rest] if left else rest)
-            return (*before.tokens, *kept, *tail)
-    return tuple(chat.encode(tokenizer, pieces))
+            rest = models_chat.skip(pieces, len(before.chat.text) + len(answer))
+            return models_chat.Encoded(
+                (
+                    *before.chat.segments,
+                    models_chat.Segment((models_chat.Piece(answer[: len(answer) - len(left)]),), tuple(kept), True),
+                    *([_segment([models_chat.Piece(left, trusted=False)], tokenizer)] if left else []),
+                    _segment(rest, tokenizer),
+                )
+            )
+    return models_chat.Encoded((_segment(pieces, tokenizer),))
+
+
+def _segment(pieces: Sequence[models_chat.Piece], tokenizer: Any) -> models_chat.Segment:
+    return models_chat.Segment(tuple(pieces), tuple(models_chat.encode(tokenizer, pieces)))
 
 
 def _covered(reply: list[int], text: str, tokenizer: Any) -> tuple[list[int], str]:
@@ -113,6 +143,10 @@ def _covered(reply: list[int], text: str, tokenizer: Any) -> tuple[list[int], st
         if text.startswith(decoded):
             return reply[:count], decoded
     return [], ""
+
+
+def _same(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    return left["role"] == right["role"] and left["content"].strip() == right["content"].strip()
 
 
 def _opening(messages: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:

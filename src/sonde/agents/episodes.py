@@ -12,6 +12,9 @@ from sonde.agents import reading
 from sonde.capture import capture as capture_capture
 from sonde.capture import manager as capture_manager
 from sonde.capture import trajectory as capture_trajectory
+from sonde.core import sites
+
+OnStep = Callable[[int, Any, Any], None]
 
 
 def run_episode(
@@ -20,7 +23,7 @@ def run_episode(
     capture: capture_capture.ActivationCapture | None = None,
     *,
     max_steps: int | None = None,
-    on_step: Callable[[int, Any, Any], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> Any:
     """Plays one episode.
 
@@ -38,24 +41,38 @@ def run_episode(
 
 
 def run_episode_with_intervention(
-    env: Any, client: Any, manager: capture_manager.InterventionManager, **options: Any
+    env: Any,
+    client: Any,
+    manager: capture_manager.InterventionManager,
+    *,
+    capture: capture_capture.ActivationCapture | None = None,
+    max_steps: int | None = None,
+    on_step: OnStep | None = None,
 ) -> Any:
     """Plays one episode under a manager's interventions; as `run_episode` otherwise."""
 
     async def play() -> capture_trajectory.TrajectoryActivations:
         with manager:
-            return await _play(env, client, options.get("capture"), options.get("max_steps"), options.get("on_step"))
+            return await _play(env, client, capture, max_steps, on_step)
 
     return _now_or_later(play())
 
 
-def run_and_cache_episode(env: Any, client: Any, task: Any = None, hook_filter: Any = None, **options: Any) -> Any:
+def run_and_cache_episode(
+    env: Any,
+    client: Any,
+    task: Any = None,
+    hook_filter: sites.SiteFilter = None,
+    *,
+    max_steps: int | None = None,
+    on_step: OnStep | None = None,
+) -> Any:
     """Plays one episode, of a task if given, and records it whole; as `run_episode` otherwise."""
 
     async def play() -> capture_trajectory.TrajectoryActivations:
         chosen = env if task is None else env.with_task(task)
         capture = capture_capture.ActivationCapture(client.model, hook_filter)
-        return await _play(chosen, client, capture, options.get("max_steps"), options.get("on_step"))
+        return await _play(chosen, client, capture, max_steps, on_step)
 
     return _now_or_later(play())
 
@@ -65,7 +82,7 @@ async def _play(
     client: Any,
     capture: capture_capture.ActivationCapture | None,
     max_steps: int | None,
-    on_step: Callable[[int, Any, Any], None] | None,
+    on_step: OnStep | None,
 ) -> capture_trajectory.TrajectoryActivations:
     if capture is None:
         last = f"blocks.{client.model.cfg.n_layers - 1}.hook_resid_post"
@@ -75,17 +92,27 @@ async def _play(
         async with env:
             now = await env.reset()
             while not now.last() and (max_steps is None or step < max_steps):
-                capture.start_step()
-                action = await client(now.observation)
-                capture.end_step()
+                action = await _act(client, now.observation, capture)
                 now = await env.step(action)
-                total += now.reward or 0.0
+                total += float(now.reward or 0.0)
                 capture.record_step_metadata({"reward": now.reward, "text": reading.text_of(action)})
                 step += 1
                 if on_step is not None:
                     on_step(step - 1, action, now)
         capture.reward = total
     return capture.get_trajectory()
+
+
+async def _act(client: Any, observation: Any, capture: capture_capture.ActivationCapture) -> Any:
+    """One request as one step; a request that fails leaves no step open."""
+    capture.start_step()
+    try:
+        action = await client(observation)
+        capture.end_step()
+    except BaseException:
+        capture.abandon_step()
+        raise
+    return action
 
 
 def _now_or_later(

@@ -5,17 +5,17 @@ words, not at meaning; check them on your own data before you trust them.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _COMMAND = re.compile(r"^\s*(?:```(?:bash|sh|shell)|\$ )", re.MULTILINE)
-_EDIT = re.compile(r"\b(?:sed -i|apply_patch|git apply|tee |cat >|>> ?\S)|^(?:\+\+\+|---) ", re.MULTILINE)
+_EDIT = re.compile(r"\b(?:sed -i|apply_patch|git apply|tee |cat >)|(?<!>)>> ?[\w./~]|^(?:\+\+\+|---) ", re.MULTILINE)
 _TEST = re.compile(r"\b(?:pytest|unittest|tox|npm test|go test|cargo test)\b")
 _READ = re.compile(r"\b(?:cat|less|head|tail|grep|rg|find|ls)\b")
 _ERROR = re.compile(
-    r"\b(?:Traceback|[A-Z]\w*(?:Error|Exception)|FAILED|error:|fatal:|No such file|command not found|panic:)"
+    r"\b(?:Traceback|(?:[A-Z]\w*)?(?:Error|Exception)\b|FAILED|error:|fatal:|No such file|command not found|panic:)"
 )
-_PATH = re.compile(r"(?<![\w/.])(?:[\w.-]+/)*[\w-]+\.(?:py|js|ts|go|rs|c|h|cpp|java|sh|md|toml|json|ya?ml|txt|cfg)\b")
+_PATH = re.compile(r"(?<![\w/.])/?(?:[\w.-]+/)*[\w-]+\.(?:py|js|ts|go|rs|c|h|cpp|java|sh|md|toml|json|ya?ml|txt|cfg)\b")
 
 
 def text_of(thing: Any) -> str:
@@ -26,7 +26,10 @@ def text_of(thing: Any) -> str:
         return "".join(part.content for part in thing.data)
     if hasattr(thing, "messages"):
         messages = [message for message in thing.messages if isinstance(message, Mapping)]
-        return str(messages[-1].get("content") or "") if messages else ""
+        content = messages[-1].get("content") if messages else None
+        if isinstance(content, Sequence) and not isinstance(content, str):
+            return "".join(part if isinstance(part, str) else str(part.get("text", "")) for part in content)
+        return str(content or "")
     return str(thing)
 
 

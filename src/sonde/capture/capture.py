@@ -13,11 +13,12 @@ hooks are gone with the block. Cost while the model runs: one copy per Site and 
 """
 
 import contextlib
+import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -25,11 +26,11 @@ from torch import Tensor
 
 from sonde import store
 from sonde.capture import records as capture_records
+from sonde.capture import selection
 from sonde.capture import trajectory as capture_trajectory
 from sonde.core import errors, sites
 from sonde.models import adapters, requests, riders
 
-Positions = Literal["all", "prompt", "last_prompt", "generated", "last"] | Sequence[int]
 _epochs = itertools.count()
 
 
@@ -41,7 +42,7 @@ class ActivationCapture:
         model: Any,
         hook_filter: sites.SiteFilter = None,
         *,
-        positions: Positions = "all",
+        positions: selection.Positions = "all",
         dtype: torch.dtype | None = None,
         device: str | torch.device = "cpu",
         folder: str | Path | None = None,
@@ -52,31 +53,43 @@ class ActivationCapture:
             model: A Sonde model, `TransformerBridge` or nnsight model.
             hook_filter: Which Sites: a predicate on names, a name or wildcard, a list of those, or None for all but
                 the costly ones.
-            positions: Which positions to keep: `all`, `prompt`, `last_prompt`, `generated`, `last`, or numbers
-                (negative ones count back from the end of the prompt).
+            positions: Which positions to keep in each step: `all`, `prompt`, `last_prompt`, `generated`, `last`, or
+                numbers (negative ones count back from the end of the prompt; below -1 they cost encoding every prompt
+                as a whole).
             dtype: Type to keep; the model's own if left out.
             device: Where to keep it.
             folder: Write each step to an episode folder when it ends, instead of holding it in memory.
         """
         self.model = adapters.as_model(model)
         self.sites = tuple(sites.select(hook_filter, self.model.site_names))
-        if isinstance(positions, str) and positions not in ("all", "prompt", "last_prompt", "generated", "last"):
-            raise errors.CaptureError(f"no position filter {positions!r}; known: all, prompt, last_prompt, generated, last")
-        self.positions, self.dtype, self.device = positions, dtype, torch.device(device)
+        selection.check(positions)
+        self.positions: selection.Positions = positions
+        self.dtype, self.device = dtype, torch.device(device)
         self.reward: float | None = None
         self.metadata: dict[str, Any] = {"model": self.model.cfg.model_name, "sites": list(self.sites)}
         self._automatic = False
-        self._missed = 0
         self._folder = Path(folder) if folder is not None else None
         self._writer: store.EpisodeWriter | None = None
         self._step: capture_trajectory.Step | None = None
         self.clear()
 
     def clear(self) -> None:
-        """Forgets all steps. What comes next is recorded anew, the whole context included."""
+        """Forgets all steps. What comes next is recorded anew, the whole context included.
+
+        Raises:
+            CaptureError: A step is open, or steps are written to a folder, where they take no memory.
+        """
+        if self._step is not None:
+            raise errors.CaptureError(f"step {len(self._steps)} is still open: call end_step() before clear()")
+        if self._writer is not None:
+            raise errors.CaptureError(
+                f"this capture writes its steps to {self._folder} and holds none of them in memory: leave out clear()"
+            )
         self._epoch = next(_epochs)
         self._records = capture_records.Records()
         self._steps: list[capture_trajectory.Step] = []
+        self._unwritten: capture_trajectory.Step | None = None
+        self._missed = 0
 
     def __enter__(self) -> Self:
         """Starts riding along."""
@@ -93,7 +106,8 @@ class ActivationCapture:
         riders.unmount(self)
         self._step = None
         if self._writer is not None:
-            self._writer.close({"reward": self.reward})
+            self._flush()
+            self._writer.close({"reward": capture_trajectory.plain_reward(self.reward)})
             self._writer = None
 
     @contextlib.contextmanager
@@ -115,9 +129,14 @@ class ActivationCapture:
         """Closes the step. With a folder, it is durable when this returns."""
         if self._step is None:
             raise errors.CaptureError("no step is open: call start_step() before the request and end_step() after it")
-        step, self._step = self._step, None
-        self._steps.append(step)
-        self._write(step)
+        self._flush()
+        self._write(self._step)
+        self._steps.append(self._step)
+        self._step = None
+
+    def abandon_step(self) -> None:
+        """Forgets the open step, if there is one: its request failed, say."""
+        self._step = None
 
     def record_step_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Notes something about the open step, or about the last one if none is open. Any value is kept."""
@@ -126,14 +145,14 @@ class ActivationCapture:
             raise errors.CaptureError("there is no step yet to record metadata for: call start_step() first")
         noted = store.jsonable(dict(metadata))
         step.metadata.update(noted)
-        if step is not self._step and self._writer is not None:
+        if self._writer is not None and step is not self._step and step is not self._unwritten:
             self._writer.append_step({"amends": len(self._steps) - 1, "metadata": noted})
 
     @property
     def step_activations(self) -> list[Mapping[str, Tensor]]:
         """For each finished step, values by Site name, read when asked for."""
         whole = self._trajectory()
-        return [_StepView(whole, index) for index in range(len(whole))]
+        return [capture_trajectory.StepView(whole, index) for index in range(len(whole))]
 
     def get_trajectory(self) -> capture_trajectory.TrajectoryActivations:
         """What was recorded so far.
@@ -165,12 +184,13 @@ class ActivationCapture:
         if self._step is None and not self._automatic:
             self._missed += 1
             return riders.InForce()
-        return riders.InForce(recorders=(self,))
+        return riders.InForce(recorders=(_Boarded(self, self.key, self._step),))
 
-    def deliver(self, recorded: requests.Recorded) -> np.ndarray:
-        """Takes what a request recorded."""
-        start, count = len(recorded.reused), len(recorded.positions)
-        keep = self._kept(recorded, start)
+    def deliver(self, recorded: requests.Recorded, step: capture_trajectory.Step | None) -> np.ndarray:
+        """Takes what a request recorded that was made in a step (None: in none, of an automatic capture)."""
+        start, length, prompt = len(recorded.reused), len(recorded.tokens), recorded.prompt_length
+        where = recorded.positions.cpu().numpy()
+        keep = selection.chosen(self.positions, where=where, first=start, prompt_length=prompt, length=length)
         slots = np.flatnonzero(keep)
         values = {name: self._keep(name, value, keep, start) for name, value in recorded.values.items()}
         first = self._records.append(
@@ -179,35 +199,31 @@ class ActivationCapture:
             [start + int(slot) + 1 for slot in slots],
             values,
         )
-        new = np.full(count, -1, dtype=np.int64)
+        new = np.full(len(where), -1, dtype=np.int64)
         new[slots] = np.arange(first, first + len(slots))
         numbers = np.concatenate([recorded.reused, new])
-        self._place(
-            capture_trajectory.Call(
-                numbers, recorded.prompt_length, recorded.generated, recorded.step, recorded.row
-            ),
-            extends=start,
+        call = capture_trajectory.Call(
+            self._view(numbers, start, prompt), prompt, recorded.generated, recorded.step, recorded.row, numbers
         )
-        return numbers[: recorded.prompt_length] if self.positions == "prompt" else numbers
+        if step is not None:
+            step.add(call, start)
+        elif self._automatic:
+            self._place(call, start)
+        # A bare forward pass generates nothing, and cannot be asked to encode again.
+        return numbers[: selection.reusable(self.positions, prompt, length)] if recorded.generated else numbers
 
-    def _kept(self, recorded: requests.Recorded, start: int) -> np.ndarray:
-        slots = np.arange(start, len(recorded.tokens))
-        positions = recorded.positions.cpu().numpy()
-        prompt = recorded.prompt_length
-        match self.positions:
-            case "all":
-                return np.ones(len(slots), dtype=bool)
-            case "prompt":
-                return slots < prompt
-            case "last_prompt":
-                return slots == prompt - 1
-            case "generated":
-                return slots >= prompt
-            case "last":
-                return slots == len(recorded.tokens) - 1
-            case chosen:
-                wanted = [int(p) if p >= 0 else prompt + int(p) for p in chosen if not isinstance(p, str)]
-                return np.isin(positions, wanted)
+    def _view(self, numbers: np.ndarray, start: int, prompt: int) -> np.ndarray:
+        """The records this step's filter chooses: earlier steps may have kept others of the same context."""
+        if not start or self.positions == "all" or not (numbers[:start] >= 0).any():
+            return numbers
+        where = np.arange(start)
+        if not isinstance(self.positions, str):
+            kept = numbers[:start] >= 0
+            known = self._records.whole(capture_records.POSITIONS).numpy()[numbers[:start][kept]]
+            where = np.full(start, -1)
+            where[kept] = known
+        old = selection.chosen(self.positions, where=where, first=0, prompt_length=prompt, length=len(numbers))
+        return np.concatenate([np.where(old, numbers[:start], -1), numbers[start:]])
 
     def _keep(self, name: str, value: Tensor, keep: np.ndarray, start: int) -> Tensor:
         if not keep.all():
@@ -216,32 +232,48 @@ class ActivationCapture:
             value = value[torch.from_numpy(keep).to(value.device)]
         return value.to(device=self.device, dtype=self.dtype or value.dtype)
 
-    def _place(self, call: capture_trajectory.Call, *, extends: int) -> None:
-        """Puts a call into the open step, or, if automatic, into one of its own; a growing bare forward goes on."""
-        automatic = self._step is None
-        if automatic:
-            goes_on = self._steps and self._steps[-1].calls
-            step = self._steps[-1] if goes_on else capture_trajectory.Step()
-        else:
-            step = self._step
-            goes_on = True
-        assert step is not None
-        for index, other in enumerate(step.calls):
-            same = other.row == call.row and extends == len(other.records) and not other.generated
-            if extends and same and np.array_equal(other.records, call.records[:extends]):
-                step.calls[index] = call
-                return
-        if automatic and (not goes_on or call.row == 0):
-            step = capture_trajectory.Step()
-            self._steps.append(step)
-        step.calls.append(call)
-        if automatic:
-            self._write(step)
+    def _place(self, call: capture_trajectory.Call, extends: int) -> None:
+        """Gives a call a step of its own; a growing bare forward pass, and the further rows of a batch, go on."""
+        last = self._steps[-1] if self._steps else None
+        if last is not None and self._unwritten is last and (call.row or last.continued(call, extends) is not None):
+            last.add(call, extends)
+            return
+        self._flush()
+        self._unwritten = capture_trajectory.Step([call])
+        self._steps.append(self._unwritten)
+        if call.generated:  # a request is complete when it is delivered, a bare forward pass may go on
+            self._flush()
+
+    def _flush(self) -> None:
+        """Writes the automatic step that was still growing."""
+        if self._unwritten is not None:
+            self._write(self._unwritten)
+            self._unwritten = None
 
     def _write(self, step: capture_trajectory.Step) -> None:
         if self._writer is not None:
             self._writer.append_step(step.to_json(), self._records.pending())
             self._records.flushed(self._writer.folder)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Boarded:
+    """The capture as one request sees it: bound to the step it was made in, however late its answer comes."""
+
+    capture: ActivationCapture
+    key: tuple[int, int]
+    step: capture_trajectory.Step | None
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The Sites to record."""
+        return self.capture.sites
+
+    def deliver(self, recorded: requests.Recorded) -> np.ndarray:
+        """Hands over what the request recorded, unless the capture was cleared meanwhile."""
+        if self.key != self.capture.key:
+            return np.zeros(0, dtype=np.int64)
+        return self.capture.deliver(recorded, self.step)
 
 
 @contextlib.contextmanager
@@ -253,21 +285,3 @@ def automatic_activation_capture(
     capture._automatic = True
     with capture:
         yield capture
-
-
-class _StepView(Mapping[str, Tensor]):
-    """One step's values by Site name."""
-
-    def __init__(self, whole: capture_trajectory.TrajectoryActivations, step: int) -> None:
-        self._whole, self._step = whole, step
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._whole.get_activation(self._step, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._whole.site_names)
-
-    def __len__(self) -> int:
-        return len(self._whole.site_names)
-
-

@@ -54,7 +54,9 @@ class Records:
         known = {*self._parts, *(self._reader.names if self._reader else ())}
         return [name for name in known if not name.startswith("records.")]
 
-    def append(self, tokens: Sequence[int], positions: Tensor, keys: Sequence[int], values: Mapping[str, Tensor]) -> int:
+    def append(
+        self, tokens: Sequence[int], positions: Tensor, keys: Sequence[int], values: Mapping[str, Tensor]
+    ) -> int:
         """Adds records; returns the number of the first."""
         first = self.count
         self.count += len(tokens)

@@ -30,6 +30,7 @@ class Call:
         generated: Tokens sampled in this step; the last was never encoded.
         episode_step: Step of the episode as the client counts.
         row: Row of the batch.
+        coverage: The records of all slots, those that only earlier steps chose included; not stored.
     """
 
     records: np.ndarray
@@ -37,6 +38,7 @@ class Call:
     generated: tuple[int, ...] = ()
     episode_step: int = 0
     row: int = 0
+    coverage: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def to_json(self) -> dict[str, Any]:
         """Record numbers as ranges."""
@@ -66,6 +68,22 @@ class Step:
     def to_json(self) -> dict[str, Any]:
         """For the step log."""
         return {"calls": [call.to_json() for call in self.calls], "metadata": self.metadata}
+
+    def add(self, call: Call, extends: int) -> None:
+        """Takes a call, in place of the one whose first `extends` slots it goes on from, if there is one."""
+        index = self.continued(call, extends)
+        if index is None:
+            self.calls.append(call)
+        else:
+            self.calls[index] = call
+
+    def continued(self, call: Call, extends: int) -> int | None:
+        """Which call this one is the continuation of: the same bare forward pass, some tokens later."""
+        for index, other in enumerate(self.calls):
+            same = extends and other.row == call.row and not other.generated and len(other.coverage) == extends
+            if same and np.array_equal(other.coverage, call.coverage[:extends]):
+                return index
+        return None
 
 
 class TrajectoryActivations:
@@ -161,7 +179,9 @@ class TrajectoryActivations:
             raise errors.CaptureError(f"no step {number}: the trajectory has steps 0 to {len(self) - 1}")
         calls = self.steps[number].calls
         if not calls:
-            raise errors.CaptureError(f"nothing was recorded in step {number}: no request was made between its start and end")
+            raise errors.CaptureError(
+                f"nothing was recorded in step {number}: no request was made between its start and end"
+            )
         if calls[-1].row and call == -1:
             first = max(index for index, one in enumerate(calls) if one.row == 0)
             return calls[first:]
@@ -173,13 +193,12 @@ class TrajectoryActivations:
     def save(self, folder: str | Path) -> Path:
         """Writes the trajectory as an episode folder, in place of one that is there."""
         metadata = {"format": FORMAT, **self.metadata}
+        # Read first: the folder may be the very one this was loaded from.
+        arrays = {name: capture_records.to_array(self.records.whole(name)) for name in _columns(self.records)}
         with store.EpisodeWriter.create(Path(folder), metadata=metadata, overwrite=True) as writer:
-            arrays = {
-                name: capture_records.to_array(self.records.whole(name)) for name in _columns(self.records)
-            }
             for index, step in enumerate(self.steps):
                 writer.append_step(step.to_json(), arrays if index == 0 else {})
-            writer.close({"reward": self.reward})
+            writer.close({"reward": plain_reward(self.reward)})
         return Path(folder)
 
     @classmethod
@@ -191,7 +210,9 @@ class TrajectoryActivations:
         """
         reader = store.EpisodeReader.open(Path(folder))
         if reader.metadata.get("format") != FORMAT:
-            raise errors.StoreError(f"{folder} holds an episode but no trajectory: its format is {reader.metadata.get('format')!r}")
+            raise errors.StoreError(
+                f"{folder} holds an episode but no trajectory: its format is {reader.metadata.get('format')!r}"
+            )
         steps: list[Step] = []
         for line in reader.steps:
             if "amends" in line:
@@ -201,6 +222,27 @@ class TrajectoryActivations:
         metadata = {name: value for name, value in reader.metadata.items() if name != "format"}
         records = capture_records.Records.of_reader(reader)
         return cls(records, steps, reward=reader.reward, metadata=metadata)
+
+
+class StepView(Mapping[str, Tensor]):
+    """One step's values by Site name."""
+
+    def __init__(self, whole: TrajectoryActivations, step: int) -> None:
+        self._whole, self._step = whole, step
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._whole.get_activation(self._step, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._whole.site_names)
+
+    def __len__(self) -> int:
+        return len(self._whole.site_names)
+
+
+def plain_reward(reward: Any) -> float | None:
+    """A reward of any number type as a plain number."""
+    return None if reward is None else float(reward)
 
 
 def _columns(records: capture_records.Records) -> Iterator[str]:
@@ -214,7 +256,5 @@ def _ranges(numbers: np.ndarray) -> list[list[int]]:
     if not len(numbers):
         return []
     jumps = np.flatnonzero(np.where(numbers[1:] < 0, numbers[:-1] >= 0, numbers[1:] != numbers[:-1] + 1)) + 1
-    runs = []
-    for part in np.split(numbers, jumps):
-        runs.append([int(part[0]), int(part[-1]) + 1] if part[0] >= 0 else [-1, len(part)])
-    return runs
+    parts = np.split(numbers, jumps)
+    return [[int(part[0]), int(part[-1]) + 1] if part[0] >= 0 else [-1, len(part)] for part in parts]

@@ -363,7 +363,7 @@ def frozen_array(value: Any) -> "np.ndarray":
 
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
     array = np.array(value, dtype=None, copy=True)
     if array.dtype.kind not in "fiu":
         raise errors.InterventionError(f"expected an array of numbers, got dtype {array.dtype}")

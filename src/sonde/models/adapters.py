@@ -243,8 +243,8 @@ def _mark(tensor: Tensor) -> Hashable:
 def _check_agreement(plain: Any, network: Any) -> None:
     """Refuses a bridge that computes something else than its parameters say.
 
-    A bridge runs fused attention projections from split copies of its own, which may have been written to, and it may
-    carry hooks.
+    A bridge runs fused attention projections through modules of its own, whose weights may have been replaced, and it
+    may carry hooks.
     """
     vocabulary = network.config.vocab_size
     tokens = torch.arange(prove.LENGTH, device=network.device)[None] * max(1, vocabulary // prove.LENGTH - 1)
@@ -260,5 +260,5 @@ def _check_agreement(plain: Any, network: Any) -> None:
     if not worst <= tolerance:
         raise errors.ModelError(
             f"this TransformerBridge does not compute what its parameters say: logits differ by {worst:.1e} of the "
-            "largest. Were its q, k or v weights written to, or has it hooks that change something (reset_hooks)?"
+            "largest. Were weights of its q, k or v replaced, or has it hooks that change something (reset_hooks)?"
         )

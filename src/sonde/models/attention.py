@@ -5,7 +5,7 @@ one of them only while something needs it. Rules:
 
 1. Recording never changes the run: the output comes from the same kernel whether or not scores are recorded.
 2. Only an edit of scores or pattern switches a layer to the explicit kernel.
-3. In the engine, a single query per row (decoding) uses a grouped matrix product: no copy of the keys per query head.
+3. In the engine, heads that share keys and values share them in the kernel too: nothing is copied per query head.
 
 Recording a pattern costs one more query-by-key product in that layer.
 """
@@ -52,8 +52,8 @@ def scores_of(
     softcap: float | None,
 ) -> Float[Tensor, "batch head query key"]:
     """Attention scores as TransformerLens defines them: scaled, capped, forbidden cells -inf."""
-    grouped = query.unflatten(1, (key.shape[1], -1))
-    scores = torch.matmul(grouped, key.unsqueeze(2).transpose(-1, -2)).flatten(1, 2) * scaling
+    scores = torch.matmul(_grouped(query, key.shape[1]), key.transpose(-1, -2)) * scaling
+    scores = _ungrouped(scores, query.shape[1])
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     if allowed is None:
@@ -71,8 +71,19 @@ def weighted(
     pattern: Float[Tensor, "batch head query key"], value: Float[Tensor, "batch kv key d_head"]
 ) -> Float[Tensor, "batch query head d_head"]:
     """Values weighted by a pattern, grouped so that shared values are not copied."""
-    grouped = pattern.unflatten(1, (value.shape[1], -1))
-    return torch.matmul(grouped, value.unsqueeze(2)).flatten(1, 2).transpose(1, 2)
+    summed = torch.matmul(_grouped(pattern, value.shape[1]), value)
+    return _ungrouped(summed, pattern.shape[1]).transpose(1, 2)
+
+
+def _grouped(per_head: Tensor, kv_heads: int) -> Tensor:
+    """`batch head query x` as `batch kv (group query) x`: one product serves all heads that share keys or values."""
+    return per_head.unflatten(1, (kv_heads, -1)).flatten(2, 3)
+
+
+def _ungrouped(grouped: Tensor, heads: int) -> Tensor:
+    """The way back."""
+    batch, kv_heads, rows, width = grouped.shape
+    return grouped.view(batch, heads, rows * kv_heads // heads, width)
 
 
 def _attend(
@@ -95,24 +106,16 @@ def _attend(
     forgotten = wiring.frame.key_positions.shape[1] - key.shape[2]
     edited, recorded = wiring.edits_kernel(layer), wiring.records_kernel(layer)
     window = kwargs.get("sliding_window")
-
-    def scored() -> Tensor:
-        allowed = wiring.frame.allowed(window) if owns_mask else _boolean(attention_mask)  # pyright: ignore[reportOptionalMemberAccess]
+    if edited or recorded:
+        allowed = wiring.frame.allowed(window) if owns_mask else _boolean(attention_mask)
         if allowed is None and query.shape[2] > 1:
-            allowed = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).tril(
-                key.shape[2] - query.shape[2]
-            )
+            allowed = _causal(query, key)
         scores = scores_of(query, key, allowed, scaling=scaling, softcap=softcap)
-        return F.pad(scores, (forgotten, 0), value=-torch.inf) if forgotten else scores
-
-    if edited:
-        scores = wiring.visit_kernel(layer, "attn.hook_attn_scores", scored())
+        scores = F.pad(scores, (forgotten, 0), value=-torch.inf) if forgotten else scores
+        scores = wiring.visit_kernel(layer, "attn.hook_attn_scores", scores)
         pattern = wiring.visit_kernel(layer, "attn.hook_pattern", pattern_of(scores))
-        return weighted(pattern[..., forgotten:], value), None
-    if recorded:
-        scores = scored()
-        wiring.visit_kernel(layer, "attn.hook_attn_scores", scores)
-        wiring.visit_kernel(layer, "attn.hook_pattern", pattern_of(scores))
+        if edited:
+            return weighted(pattern[..., forgotten:], value), None
     if not owns_mask:
         return _own_kernel(inner, module, query, key, value, attention_mask, **kwargs)
     return _engine_kernel(query, key, value, wiring.frame.allowed(window), scaling=scaling, softcap=softcap), None
@@ -121,12 +124,12 @@ def _attend(
 def _engine_kernel(
     query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, *, scaling: float, softcap: float | None
 ) -> Tensor:
-    if query.shape[2] == 1 or softcap is not None:
-        if allowed is None and query.shape[2] > 1:
-            allowed = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).tril()
+    whole = allowed is None and query.shape[2] > 1
+    if softcap is not None:
+        allowed = _causal(query, key) if whole else allowed
         return weighted(pattern_of(scores_of(query, key, allowed, scaling=scaling, softcap=softcap)), value)
     out = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=allowed, is_causal=allowed is None, scale=scaling, enable_gqa=True
+        query, key, value, attn_mask=allowed, is_causal=whole, scale=scaling, enable_gqa=True
     )
     return out.transpose(1, 2)
 
@@ -135,6 +138,12 @@ def _own_kernel(inner: str, module: nn.Module, *args: Any, **kwargs: Any) -> tup
     if inner == "sdpa":
         return sdpa_attention.sdpa_attention_forward(module, *args, **kwargs)
     return sys.modules[type(module).__module__].eager_attention_forward(module, *args, **kwargs)
+
+
+def _causal(query: Tensor, key: Tensor) -> Tensor:
+    """Every query sees the keys up to itself; the queries are the last ones."""
+    queries, keys = query.shape[2], key.shape[2]
+    return torch.ones(queries, keys, dtype=torch.bool, device=key.device).tril(keys - queries)
 
 
 def _boolean(mask: Tensor | None) -> Tensor | None:

@@ -31,18 +31,72 @@ class Piece:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Segment:
+    """Part of a chat that is encoded by itself.
+
+    Attributes:
+        pieces: Its text.
+        tokens: Its tokens.
+        sampled: Whether a model wrote these tokens, so that no tokenizer need give the same for the text.
+    """
+
+    pieces: tuple[Piece, ...]
+    tokens: tuple[int, ...]
+    sampled: bool = False
+
+    @property
+    def text(self) -> str:
+        """Its text."""
+        return "".join(piece.text for piece in self.pieces)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Encoded:
+    """A whole chat, encoded segment by segment."""
+
+    segments: tuple[Segment, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The rendered text."""
+        return "".join(segment.text for segment in self.segments)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All tokens."""
+        return tuple(token for segment in self.segments for token in segment.tokens)
+
+    def tokens_before(self, offset: int, tokenizer: Any) -> int | None:
+        """How many tokens make up the first `offset` characters; None if a token reaches across."""
+        chars = count = 0
+        for segment in self.segments:
+            inside = offset - chars
+            if inside <= 0:
+                break
+            chars += len(segment.text)
+            if inside >= len(segment.text):
+                count += len(segment.tokens)
+                continue
+            begin = encode(tokenizer, take(segment.pieces, inside))
+            if segment.sampled or tuple(begin) != segment.tokens[: len(begin)]:
+                return None
+            return count + len(begin)
+        return count
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Prompt:
     """A chat that fits the context.
 
     Attributes:
         tokens: Its tokens.
-        text: The rendered text.
+        whole: The chat with nothing dropped.
         positions: Episode position of each token, or None if nothing was dropped.
         dropped: How many tokens were left out.
     """
 
     tokens: tuple[int, ...]
-    text: str
+    whole: Encoded
     positions: tuple[int, ...] | None = None
     dropped: int = 0
 
@@ -64,7 +118,12 @@ def normalise(messages: Messages, system_prompt: str | None = None) -> list[dict
 
 
 def render(
-    tokenizer: Any, messages: Messages, *, tools: Sequence[Any] | None = None, template: str | None = None
+    tokenizer: Any,
+    messages: Messages,
+    *,
+    tools: Sequence[Any] | None = None,
+    template: str | None = None,
+    header: bool = True,
 ) -> list[Piece]:
     """The chat as text, with the header of the answer; contents that spell special tokens marked as untrusted."""
     special = special_words(tokenizer)
@@ -75,7 +134,7 @@ def render(
         marked,
         tools=list(tools) if tools else None,
         chat_template=template or getattr(tokenizer, "chat_template", None) or PLAIN_TEMPLATE,
-        add_generation_prompt=True,
+        add_generation_prompt=header,
         tokenize=False,
     )
     pieces = [Piece(text)]
@@ -104,6 +163,16 @@ def skip(pieces: Sequence[Piece], count: int) -> list[Piece]:
     return rest
 
 
+def take(pieces: Sequence[Piece], count: int) -> list[Piece]:
+    """The first `count` characters of the pieces."""
+    begin = []
+    for piece in pieces:
+        if count > 0:
+            begin.append(Piece(piece.text[:count], piece.trusted))
+        count -= len(piece.text)
+    return begin
+
+
 def special_words(tokenizer: Any) -> frozenset[str]:
     """Every text that the tokenizer turns into a special token."""
     added = getattr(tokenizer, "added_tokens_decoder", {}) or {}
@@ -114,8 +183,9 @@ def special_words(tokenizer: Any) -> frozenset[str]:
 
 def fit(
     messages: list[dict[str, Any]],
-    tokenise: Callable[[list[dict[str, Any]]], tuple[tuple[int, ...], str]],
     *,
+    whole: Encoded,
+    drop: Callable[[int, int], tuple[tuple[int, ...], tuple[int, ...]]],
     room: int,
     policy: Policy,
 ) -> Prompt:
@@ -123,7 +193,8 @@ def fit(
 
     Args:
         messages: The chat.
-        tokenise: Tokens and text of a chat.
+        whole: The chat, encoded.
+        drop: Tokens and positions of the chat without messages `i` to `j - 1`.
         room: Context length less the tokens to generate.
         policy: `error` drops nothing; `drop_oldest_turns` drops the oldest messages after the system prompt;
             `keep_first_and_last` keeps the first message after the system prompt too.
@@ -133,35 +204,61 @@ def fit(
     """
     if policy not in POLICIES:
         raise errors.RequestError(f"no context policy {policy!r}{errors.suggest(policy, POLICIES)}; known: {POLICIES}")
-    whole, text = tokenise(messages)
-    if len(whole) <= room:
-        return Prompt(whole, text)
+    length = len(whole.tokens)
+    if length <= room:
+        return Prompt(whole.tokens, whole)
     head = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
     keep = head + (policy == "keep_first_and_last")
-    most = max(0, len(messages) - 1 - keep)
-    if policy != "error":
-        low, high = 1, most
+    low, high = 1, max(0, len(messages) - 1 - keep)
+    if policy != "error" and high:
         while low < high:
             middle = (low + high) // 2
-            fits = len(tokenise(messages[:keep] + messages[keep + middle :])[0]) <= room
+            fits = len(drop(keep, keep + middle)[0]) <= room
             low, high = (low, middle) if fits else (middle + 1, high)
-        if most:
-            tokens, text = tokenise(messages[:keep] + messages[keep + low :])
-            if len(tokens) <= room:
-                return Prompt(tokens, text, _positions(tokens, whole), len(whole) - len(tokens))
+        tokens, positions = drop(keep, keep + low)
+        if len(tokens) <= room:
+            return Prompt(tokens, whole, positions, length - len(tokens))
     advice = (
         "choose a context policy (drop_oldest_turns, keep_first_and_last), shorten the messages or lower max_new_tokens"
         if policy == "error"
         else "even with every turn dropped that may be: shorten the messages or lower max_new_tokens"
     )
-    raise errors.ContextError(f"the chat takes {len(whole)} tokens but only {room} fit beside the answer; {advice}")
+    raise errors.ContextError(f"the chat takes {length} tokens but only {room} fit beside the answer; {advice}")
 
 
-def _positions(kept: Sequence[int], whole: Sequence[int]) -> tuple[int, ...]:
-    """Where the kept tokens stand in the whole chat: a shared beginning, and the rest aligned to the end."""
-    first = next((i for i, (a, b) in enumerate(zip(kept, whole, strict=False)) if a != b), len(kept))
-    shift = len(whole) - len(kept)
-    return tuple(i if i < first else i + shift for i in range(len(kept)))
+def without(
+    whole: Encoded, kept: Sequence[Piece], head: str, tokenizer: Any
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Tokens of a chat with messages left out of its middle, and where they stand in the whole chat.
+
+    The kept text is a beginning and an end of the whole text, so its tokens are too, and keep their positions. Where
+    the template makes something else of it, it is encoded anew, and the end aligned to the end.
+
+    Args:
+        whole: The whole chat.
+        kept: The rendered chat without them.
+        head: The rendered messages before the gap.
+        tokenizer: The tokenizer.
+    """
+    text, long = "".join(piece.text for piece in kept), whole.text
+    most = _shared(text, long)
+    least = len(text) - _shared(text[::-1], long[::-1])
+    if least <= most:
+        gap = min(max(len(head), least), most)
+        start = whole.tokens_before(gap, tokenizer)
+        stop = whole.tokens_before(gap + len(long) - len(text), tokenizer)
+        if start is not None and stop is not None:
+            tokens = whole.tokens
+            return (*tokens[:start], *tokens[stop:]), (*range(start), *range(stop, len(tokens)))
+    tokens = tuple(encode(tokenizer, kept))
+    first, shift = _shared(tokens, whole.tokens), max(0, len(whole.tokens) - len(tokens))
+    return tokens, tuple(i if i < first else i + shift for i in range(len(tokens)))
+
+
+def _shared(left: Sequence[Any], right: Sequence[Any]) -> int:
+    """Length of the common beginning."""
+    pairs = zip(left, right, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
 
 
 def _text(content: Any) -> str:
@@ -170,5 +267,13 @@ def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, Sequence):
-        return "".join(part if isinstance(part, str) else str(part.get("text", "")) for part in content)
+        return "".join(_part(part) for part in content)
     raise errors.RequestError(f"a message's content must be text, got {type(content).__name__}")
+
+
+def _part(part: Any) -> str:
+    text = part if isinstance(part, str) else part.get("text") if isinstance(part, Mapping) else None
+    if not isinstance(text, str):
+        kind = part.get("type", "no text") if isinstance(part, Mapping) else type(part).__name__
+        raise errors.RequestError(f"a part of a message's content must be text, got {kind}")
+    return text

@@ -108,9 +108,11 @@ def check(spec: interventions.Intervention, site: sites.Site, cfg: model_config.
 def apply(edit: Edit, site: sites.Site, value: Tensor, frame: frames.Frame) -> Tensor:
     """The Site's value after the edit; the same object if it is not touched in this forward pass."""
     mask = edit.mask(frame)
+    spec = edit.spec
+    if isinstance(spec, interventions.Mean) and spec.values is None:
+        _remember_means(edit, site, value, frame)
     if mask is None:
         return value
-    spec = edit.spec
     if isinstance(spec, interventions.Opaque):
         return _opaque(edit, site, value, frame, mask)
     if site.is_query_key:
@@ -170,14 +172,19 @@ def _mean(edit: Edit, site: sites.Site, value: Tensor, frame: frames.Frame) -> N
     if edit.spec.values is not None:
         return indexed(edit.array("values", value), 0, value, frame.positions)
     new = value.clone()
+    for row in edit.prompts:
+        if (str(site), row) in edit.means:
+            new[row] = edit.means[str(site), row]
+    return new, None
+
+
+def _remember_means(edit: Edit, site: sites.Site, value: Tensor, frame: frames.Frame) -> None:
+    """Means over the prompts of this forward pass, also if nothing in it is changed: decoding will ask for them."""
     for row, (new_start, prompt_length) in edit.prompts.items():
         low = new_start if edit.spec.scope == "new" else 0
         inside = (frame.positions[row] >= low) & (frame.positions[row] < prompt_length)
         if bool(inside.any()):
             edit.means[str(site), row] = value[row, inside].mean(dim=0)
-        if (str(site), row) in edit.means:
-            new[row] = edit.means[str(site), row]
-    return new, None
 
 
 def _noise(edit: Edit, site: sites.Site, value: Tensor, frame: frames.Frame) -> New:

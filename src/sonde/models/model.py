@@ -10,7 +10,7 @@ Nothing is hooked until something is recorded or changed, so an idle Model costs
 import dataclasses
 import gc
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from types import TracebackType
 from typing import Any, Self
@@ -42,7 +42,7 @@ class Logits(Tensor):
     (`cache, _ = …`), so the first value can be asked for Sites as well. Every operation returns a plain tensor.
     """
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType]
     cache: ActivationCache
 
     @classmethod

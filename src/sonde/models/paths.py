@@ -9,7 +9,8 @@ Everything between is untouched, so the effect is that of the direct path (Wang 
 residual stream is linear). Cost: the receivers' norm and projection once more.
 """
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,6 +60,7 @@ class Paths:
         """Nothing is hooked yet."""
         self.wiring, self.parts = wiring, wiring.parts
         self._paths = [_Path(edit, wiring) for edit in bound]
+        self._streams: dict[int, Tensor] = {}
         self._readers: dict[str, list[_Path]] = {}
         for path in self._paths:
             for name in path.spec.receivers:
@@ -70,7 +72,9 @@ class Paths:
         for name, readers in self._readers.items():
             site = sites.Site.parse(name)
             if site.kind == "hook_resid_pre":
-                handles.append(self.parts.taps[name].module.register_forward_pre_hook(self._stream_hook(readers)))
+                handles.append(
+                    self.parts.taps[name].module.register_forward_pre_hook(functools.partial(self._on_stream, readers))
+                )
             elif site.kind in sites.HEAD_KINDS:
                 handles += self._attach_projection(self.parts.taps[name], readers)
         return handles
@@ -87,44 +91,44 @@ class Paths:
             elif site.kind == "mlp.hook_pre":
                 norm = taps.submodule(self.parts.blocks[site.layer], family.mlp_norm, family)
             if norm is not None:
-                handles.append(norm.register_forward_pre_hook(self._stream_hook(readers)))
+                handles.append(norm.register_forward_pre_hook(functools.partial(self._on_stream, readers)))
         for path in self._paths:
             handles += path.attach_sender()
         return handles
-
-    def _stream_hook(self, readers: "Sequence[_Path]") -> Callable[..., Any]:
-        def hook(module: nn.Module, args: Any) -> Any:
-            delta = _total(readers)
-            return None if delta is None else (args[0] + delta, *args[1:])
-
-        return hook
 
     def _attach_projection(self, tap: taps.Tap, readers: "Sequence[_Path]") -> list[torch_hooks.RemovableHandle]:
         layer = tap.site.layer
         assert layer is not None
         norm = taps.submodule(self.parts.blocks[layer], self.parts.family.attn_norm, self.parts.family)
-        seen: list[Tensor] = []
         by_readers: dict[tuple[int, ...], list[int]] = {}
         for head in range(taps.value_shape(tap.site, self.parts.cfg)[0]):
             chosen = tuple(index for index, path in enumerate(readers) if path.reaches(head))
             by_readers.setdefault(chosen, []).append(head)
+        groups = [([readers[index] for index in chosen], heads) for chosen, heads in by_readers.items()]
+        return [
+            norm.register_forward_pre_hook(functools.partial(self._remember, layer)),
+            tap.module.register_forward_hook(functools.partial(self._on_projection, tap, norm, groups)),
+        ]
 
-        def remember(module: nn.Module, args: Any) -> None:
-            if self.wiring.here is not None:
-                seen[:] = [args[0]]
+    def _on_stream(self, readers: "Sequence[_Path]", module: nn.Module, args: Any) -> Any:
+        delta = _total(readers)
+        return None if delta is None else (args[0] + delta, *args[1:])
 
-        def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
-            if self.wiring.here is None or _total(readers) is None:
-                return None
-            output = output.clone()
-            for chosen, heads in by_readers.items():
-                delta = _total([readers[index] for index in chosen])
-                if delta is not None:
-                    patched = module.forward(norm.forward(seen[0] + delta))
-                    tap.view(output)[:, :, heads] = tap.view(patched)[:, :, heads]
-            return output
+    def _remember(self, layer: int, module: nn.Module, args: Any) -> None:
+        if self.wiring.here is not None:
+            self._streams[layer] = args[0]
 
-        return [norm.register_forward_pre_hook(remember), tap.module.register_forward_hook(hook)]
+    def _on_projection(
+        self, tap: taps.Tap, norm: nn.Module, groups: "list[tuple[list[_Path], list[int]]]", *call: Any
+    ) -> Tensor | None:
+        module, _, output = call
+        for readers, heads in groups:
+            delta = _total(readers)
+            if delta is not None and tap.site.layer is not None:
+                patched = module.forward(norm.forward(self._streams[tap.site.layer] + delta))
+                output = output.clone()
+                tap.view(output)[:, :, heads] = tap.view(patched)[:, :, heads]
+        return output
 
 
 class _Path:
@@ -149,21 +153,18 @@ class _Path:
 
     def attach_sender(self) -> list[torch_hooks.RemovableHandle]:
         tap = self.parts.taps[str(self.spec.site)]
-        handles = [tap.module.register_forward_hook(self._sender_hook(tap))]
+        handles = [tap.module.register_forward_hook(functools.partial(self._on_sender, tap))]
         family = self.parts.family
         if tap.site.kind in ("attn.hook_z", "attn.hook_result") and family.attn_out != family.attn:
             assert tap.site.layer is not None
             norm = taps.submodule(self.parts.blocks[tap.site.layer], family.attn_out, family)
-            handles.append(norm.register_forward_hook(self._post_norm_hook))
+            handles.append(norm.register_forward_hook(self._on_post_norm))
         return handles
 
-    def _sender_hook(self, tap: taps.Tap) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            frame = self.wiring.here
-            if frame is not None and self.edit.mask(frame) is not None:
-                self._made = (frame, self._change(tap, module, args, output, frame))
-
-        return hook
+    def _on_sender(self, tap: taps.Tap, module: nn.Module, args: Any, output: Any) -> None:
+        frame = self.wiring.here
+        if frame is not None and self.edit.mask(frame) is not None:
+            self._made = (frame, self._change(tap, module, args, output, frame))
 
     def _change(self, tap: taps.Tap, module: nn.Module, args: Any, output: Any, frame: frames.Frame) -> Tensor:
         if tap.site.kind not in ("attn.hook_z", "attn.hook_result"):
@@ -177,7 +178,7 @@ class _Path:
         value = torch.einsum("bphd,hdm->bphm", heads, weight)
         return (edits.apply(self._patch, tap.site, value, frame) - value).sum(dim=2)
 
-    def _post_norm_hook(self, module: nn.Module, args: Any, output: Tensor) -> None:
+    def _on_post_norm(self, module: nn.Module, args: Any, output: Tensor) -> None:
         """A head writes to the stream through the norm after attention, where there is one."""
         if self.delta is not None and self._made is not None:
             self._made = (self._made[0], module.forward(args[0] + self.delta) - module.forward(args[0]))
@@ -191,8 +192,8 @@ def _total(readers: Sequence[_Path]) -> Tensor | None:
 def _order(site: sites.Site) -> tuple[float, int]:
     """Where in the computation a Site reads or writes the stream."""
     if site.kind == "hook_embed":
-        return (-1, 0)
+        return (-1.0, 0)
     if site.layer is None:
         return (float("inf"), 0)
     stage = {"hook_resid_pre": 0, "attn.hook_q": 1, "attn.hook_k": 1, "attn.hook_v": 1, "mlp.hook_pre": 3}
-    return (site.layer, stage.get(site.kind, 4 if site.kind == "hook_mlp_out" else 2))
+    return (float(site.layer), stage.get(site.kind, 4 if site.kind == "hook_mlp_out" else 2))

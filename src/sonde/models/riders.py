@@ -8,7 +8,7 @@ import contextlib
 import contextvars
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from sonde.core import interventions as specs
 from sonde.core import spans
@@ -48,6 +48,7 @@ class InForce:
     persisted: tuple[tuple[specs.Intervention, spans.Spans], ...] = ()
 
 
+@runtime_checkable
 class Rider(Protocol):
     """A capture or a manager."""
 
@@ -61,23 +62,36 @@ class Rider(Protocol):
         ...
 
 
-_riders: contextvars.ContextVar[tuple[Rider, ...]] = contextvars.ContextVar("sonde_riders", default=())
+@dataclasses.dataclass(slots=True, eq=False)
+class _Seat:
+    """A rider in force; `taken` ends with its block, also for tasks started in the block that outlive it."""
+
+    rider: Rider
+    taken: bool = True
+
+
+_seats: contextvars.ContextVar[tuple[_Seat, ...]] = contextvars.ContextVar("sonde_seats", default=())
 
 
 def of(model: "models_model.Model") -> tuple[Rider, ...]:
-    """The riders of a model here and now, outermost first."""
-    return tuple(rider for rider in _riders.get() if rider.model is model)
+    """The riders of a model here and now, outermost first, each once."""
+    present = {id(seat.rider): seat.rider for seat in _seats.get() if seat.taken and seat.rider.model is model}
+    return tuple(present.values())
 
 
 def mount(rider: Rider) -> None:
     """Puts a rider in force, here and in tasks started from here."""
     rider.model.gate.open()
-    _riders.set((*_riders.get(), rider))
+    _seats.set((*_seats.get(), _Seat(rider)))
 
 
 def unmount(rider: Rider) -> None:
-    """Takes it out of force."""
-    _riders.set(tuple(other for other in _riders.get() if other is not rider))
+    """Takes it out of force; if it was put in force twice, once."""
+    seats = _seats.get()
+    own = [seat for seat in seats if seat.rider is rider and seat.taken]
+    if own:
+        own[-1].taken = False
+    _seats.set(tuple(seat for seat in seats if seat.taken))
     rider.model.gate.close()
 
 

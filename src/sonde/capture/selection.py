@@ -1,0 +1,74 @@
+"""Which positions of a step are kept: words and numbers.
+
+| filter        | keeps, in each step |
+|---------------|---------------------|
+| `all`         | the whole context |
+| `prompt`      | the prompt |
+| `last_prompt` | the last token of the prompt, where the model is about to speak |
+| `generated`   | the tokens generated in the step that were fed back (all but the last) |
+| `last`        | the last token of the context |
+| numbers       | absolute positions; negative ones count back from the end of the step's prompt |
+"""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from sonde.core import errors
+
+Word = Literal["all", "prompt", "last_prompt", "generated", "last"]
+Positions = Word | Sequence[int]
+
+
+def check(positions: Positions) -> None:
+    """Refuses a word that is none.
+
+    Raises:
+        CaptureError: No such filter.
+    """
+    if isinstance(positions, str) and positions not in get_args(Word):
+        raise errors.CaptureError(f"no position filter {positions!r}; known: {', '.join(get_args(Word))}, or numbers")
+
+
+def chosen(
+    positions: Positions, *, where: Int[np.ndarray, " pos"], first: int, prompt_length: int, length: int
+) -> Bool[np.ndarray, " pos"]:
+    """Which slots of a step's context a filter chooses.
+
+    Args:
+        positions: The filter.
+        where: Episode positions of the slots in question, which stand next to each other.
+        first: The slot of the first of them.
+        prompt_length: Slots of the prompt.
+        length: Slots of the context.
+    """
+    slots = np.arange(first, first + len(where))
+    match positions:
+        case "all":
+            return np.ones(len(slots), dtype=bool)
+        case "prompt":
+            return slots < prompt_length
+        case "last_prompt":
+            return slots == prompt_length - 1
+        case "generated":
+            return slots >= prompt_length
+        case "last":
+            return slots == length - 1
+        case numbers:
+            absolute = [int(number) for number in numbers if int(number) >= 0]
+            from_end = [prompt_length + int(number) for number in numbers if int(number) < 0]
+            return np.isin(where, absolute) | np.isin(slots, from_end)
+
+
+def reusable(positions: Positions, prompt_length: int, length: int) -> int:
+    """How many leading slots a later step need not encode again: there everything it could want was kept.
+
+    A later step's prompt holds what this one generated, and counts from an end of its own.
+    """
+    if positions == "prompt":
+        return prompt_length
+    if not isinstance(positions, str) and any(int(number) < -1 for number in positions):
+        return 0
+    return length

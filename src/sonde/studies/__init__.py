@@ -1,0 +1,1 @@
+"""Whole experiments, from question to figures."""
