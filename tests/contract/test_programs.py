@@ -26,27 +26,35 @@ def _array(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-@st.composite
-def wheres(draw, model, site):
-    chosen = st.lists(st.integers(-LENGTH, LENGTH - 1), min_size=1, max_size=5, unique=True)
-    where = {"site": str(site), "positions": draw(st.none() | chosen.map(tuple))}
-    if site.has_heads:
-        heads = st.lists(st.integers(0, taps.value_shape(site, model.cfg)[0] - 1), min_size=1, max_size=3, unique=True)
-        where["heads"] = draw(st.none() | heads.map(tuple))
-    return where
+# Beartype draws random numbers, which strategies must not: they choose recipes, and the tests cook.
+RECIPES = st.fixed_dictionaries(
+    {
+        "site": st.integers(0, 10_000),
+        "positions": st.none() | st.lists(st.integers(-LENGTH, LENGTH - 1), min_size=1, max_size=5, unique=True),
+        "heads": st.none() | st.lists(st.integers(0, 7), min_size=1, max_size=3),
+        "factor": st.sampled_from([-1.5, 0.25, 3.0]),
+        "keys": st.lists(st.integers(0, LENGTH + 3), min_size=1, max_size=4),
+        "option": st.integers(0, 1000),
+    }
+)
 
 
-@st.composite
-def singles(draw, model):
+def _single(model, recipe):
     """One intervention that changes one Site in a way the test can foretell."""
-    site = sites.Site.parse(draw(st.sampled_from(model.site_names)))
-    where = draw(wheres(model, site))
-    shape = taps.value_shape(site, model.cfg)
-    factor = draw(st.sampled_from([-1.5, 0.25, 3.0]))
-    options = [I.Zero(**where), I.Scale(factor=factor, **where)]
+    name = model.site_names[recipe["site"] % len(model.site_names)]
+    site = sites.Site.parse(name)
+    shape, factor = taps.value_shape(site, model.cfg), recipe["factor"]
+    where = {"site": name, "positions": recipe["positions"]}
+    if site.has_heads and recipe["heads"] is not None:
+        where["heads"] = tuple({head % shape[0] for head in recipe["heads"]})
+    options = [
+        I.Zero(**where),
+        I.Scale(factor=factor, **where),
+        I.Opaque(fn=lambda value, hook: value.mul_(2.0) if factor < 0 else value + 1, **where),
+    ]
     if site.is_query_key:
-        keys = tuple(draw(st.lists(st.integers(0, LENGTH + 3), min_size=1, max_size=4)))
-        options += [I.Knockout(keys=keys, **where), I.Patch(values=_array(*shape, 9, LENGTH), start=4, **where)]
+        values = _array(*shape, 9, LENGTH)
+        options += [I.Knockout(keys=tuple(recipe["keys"]), **where), I.Patch(values=values, start=4, **where)]
     else:
         options += [
             I.Steer(direction=_array(*shape), strength=factor, **where),
@@ -54,10 +62,9 @@ def singles(draw, model):
             I.Patch(values=_array(9, *shape), start=4, **where),
             I.Mean(values=_array(*shape), **where),
             I.Mean(**where),
-            I.Noise(std=factor, seed=3, **where),
+            I.Noise(std=abs(factor), seed=3, **where),
         ]
-    options.append(I.Opaque(fn=lambda value, hook: value.mul_(2.0) if factor < 0 else value + 1, **where))
-    return draw(st.sampled_from(options)), factor
+    return options[recipe["option"] % len(options)]
 
 
 def _foretold(spec, site, factor, clean, cells):
@@ -104,9 +111,9 @@ def _cells(spec, site, clean):
 
 def test_one_intervention_changes_exactly_the_cells_it_names(loaded):
     @SETTINGS
-    @hypothesis.given(singles(loaded))
-    def check(example):
-        spec, factor = example
+    @hypothesis.given(RECIPES)
+    def check(recipe):
+        spec, factor = _single(loaded, recipe), recipe["factor"]
         site = sites.Site.parse(spec.site)
         _, before = loaded.run_with_cache(TOKENS, spec.site)
         _, after = loaded.run_with_cache(TOKENS, spec.site, interventions=[spec])
@@ -122,48 +129,54 @@ def test_one_intervention_changes_exactly_the_cells_it_names(loaded):
     check()
 
 
-@st.composite
-def orders(draw, n_layers, kinds):
-    layer = st.integers(0, n_layers - 1)
-    beside = st.tuples(layer, layer).filter(lambda pair: kinds is None or kinds[pair[0]] == kinds[pair[1]])
-    return I.LayerOrder(order=tuple(draw(st.lists(layer | beside, min_size=1, max_size=n_layers + 1))))
+PROGRAMS = st.fixed_dictionaries(
+    {
+        "singles": st.lists(RECIPES, max_size=4),
+        "path": st.none() | st.tuples(st.integers(0, 100), st.integers(0, 100), st.sets(st.integers(0, 3), min_size=1)),
+        "fails": st.none() | st.tuples(st.integers(0, 10_000), st.integers(0, 4)),
+        "order": st.none() | st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=2), min_size=1, max_size=6),
+        "reverse": st.booleans(),
+        "bare": st.booleans(),
+    }
+)
 
 
-@st.composite
-def programs(draw, model):
+def _program(model, recipe):
     """Several interventions of any kind, perhaps one that fails, perhaps in another layer order."""
-    specs = [example[0] for example in draw(st.lists(singles(model), max_size=4))]
-    if draw(st.booleans()):
-        layer = draw(st.integers(0, model.cfg.n_layers - 2))
-        kind = draw(st.sampled_from(paths.SENDERS[1:]))
-        shape = taps.value_shape(sites.Site(kind, layer), model.cfg)
-        receivers = ["blocks.{}.attn.hook_k", "blocks.{}.mlp.hook_pre", "blocks.{}.hook_resid_pre"]
-        names = [name.format(layer + 1) for name in receivers] + ["ln_final.hook_out"]
-        chosen = draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True))
-        specs.append(I.PathPatch(site=f"blocks.{layer}.{kind}", values=_array(*shape), receivers=tuple(chosen)))
-    if draw(st.booleans()):
-        calls = iter(range(draw(st.integers(0, 4))))
+    specs = [_single(model, one) for one in recipe["singles"]]
+    if recipe["path"] is not None:
+        layer, kind = recipe["path"][0] % (model.cfg.n_layers - 1), paths.SENDERS[1:][recipe["path"][1] % 4]
+        at = f"blocks.{layer + 1}."
+        readers = (f"{at}attn.hook_k", f"{at}mlp.hook_pre", f"{at}hook_resid_pre", "ln_final.hook_out")
+        values = _array(*taps.value_shape(sites.Site(kind, layer), model.cfg))
+        receivers = tuple(readers[index] for index in sorted(recipe["path"][2]))
+        specs.append(I.PathPatch(site=f"blocks.{layer}.{kind}", values=values, receivers=receivers))
+    if recipe["fails"] is not None:
+        calls = iter(range(recipe["fails"][1]))
 
         def failing(value, hook):
             if next(calls, None) is None:
                 raise Deliberate
 
-        specs.append(I.Opaque(fn=failing, site=draw(st.sampled_from(model.site_names))))
-    specs = draw(st.permutations(specs))
-    if draw(st.booleans()):
-        specs.append(draw(orders(model.cfg.n_layers, getattr(model.hf.config, "layer_types", None))))
-    return specs, draw(st.booleans())
+        specs.append(I.Opaque(fn=failing, site=model.site_names[recipe["fails"][0] % len(model.site_names)]))
+    specs = specs[::-1] if recipe["reverse"] else specs
+    if recipe["order"] is not None:
+        kinds = getattr(model.hf.config, "layer_types", None) or ["same"] * model.cfg.n_layers
+        stages = [[layer % model.cfg.n_layers for layer in stage] for stage in recipe["order"]]
+        stages = [stage if len({kinds[layer] for layer in stage}) == 1 else stage[:1] for stage in stages]
+        specs.append(I.LayerOrder(order=tuple(stage[0] if len(stage) == 1 else tuple(stage) for stage in stages)))
+    return specs
 
 
 def test_after_any_program_the_model_is_as_it_was(loaded, kit):
     before = kit.fingerprint(loaded)
 
     @SETTINGS
-    @hypothesis.given(programs(loaded))
-    def check(example):
-        specs, bare = example
+    @hypothesis.given(PROGRAMS)
+    def check(recipe):
+        specs = _program(loaded, recipe)
         with contextlib.suppress(Deliberate):
-            if bare:
+            if recipe["bare"]:
                 loaded.run_with_hooks(TOKENS, specs)
             else:
                 loaded.generate(TOKENS, max_new_tokens=3, interventions=specs)
@@ -178,10 +191,10 @@ def test_a_clean_answer_after_random_programs_is_the_clean_answer(loaded, kit):
     plain = loaded.generate(TOKENS, max_new_tokens=4)
 
     @hypothesis.settings(SETTINGS, max_examples=15)
-    @hypothesis.given(programs(loaded))
-    def check(example):
+    @hypothesis.given(PROGRAMS)
+    def check(recipe):
         with contextlib.suppress(Deliberate):
-            loaded.generate(TOKENS, max_new_tokens=4, interventions=example[0])
+            loaded.generate(TOKENS, max_new_tokens=4, interventions=_program(loaded, recipe))
         again = loaded.generate(TOKENS, max_new_tokens=4)
         assert again.tokens == plain.tokens
         assert kit.close(again.logprobs, plain.logprobs)
@@ -191,9 +204,10 @@ def test_a_clean_answer_after_random_programs_is_the_clean_answer(loaded, kit):
 
 def test_a_program_in_the_engine_equals_the_same_program_in_a_bare_forward(loaded, kit):
     @hypothesis.settings(SETTINGS, max_examples=25)
-    @hypothesis.given(st.lists(singles(loaded), min_size=1, max_size=4))
-    def check(examples):
-        specs = [spec for spec, _ in examples if not (isinstance(spec, I.Mean) and spec.values is None)]
+    @hypothesis.given(st.lists(RECIPES, min_size=1, max_size=4))
+    def check(recipes):
+        specs = [_single(loaded, recipe) for recipe in recipes]
+        specs = [spec for spec in specs if not (isinstance(spec, I.Mean) and spec.values is None)]
         loaded.pool.entries.clear()
         answer = loaded.generate(TOKENS, max_new_tokens=1, interventions=specs)
         expected = loaded.run_with_hooks(TOKENS, specs)[0, -1].log_softmax(dim=-1)

@@ -86,12 +86,14 @@ def compute_mean_activations(
         names_filter: Which Sites; query-by-key ones have no mean and are left out.
 
     Raises:
-        CaptureError: The dataset is empty.
+        CaptureError: The dataset is empty, or no Site is left.
     """
     sonde_model = adapters.as_model(model)
     names = [
         name for name in sites.select(names_filter, sonde_model.site_names) if not sites.Site.parse(name).is_query_key
     ]
+    if not names:
+        raise errors.CaptureError(f"{names_filter!r} names query-by-key sites only, which have no mean")
     totals: dict[str, Tensor] = {}
     count = 0
     for item in dataset:

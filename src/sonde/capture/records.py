@@ -51,7 +51,8 @@ class Records:
     @property
     def names(self) -> list[str]:
         """The Sites recorded."""
-        known = {*self._parts, *(self._reader.names if self._reader else ())}
+        reader = self._opened()
+        known = {*self._parts, *(reader.names if reader else ())}
         return [name for name in known if not name.startswith("records.")]
 
     def append(

@@ -11,15 +11,14 @@
 """
 
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Int
 
 from sonde.core import errors
 
-Word = Literal["all", "prompt", "last_prompt", "generated", "last"]
-Positions = Word | Sequence[int]
+WORDS = ("all", "prompt", "last_prompt", "generated", "last")
+Positions = str | Sequence[int]
 
 
 def check(positions: Positions) -> None:
@@ -28,8 +27,8 @@ def check(positions: Positions) -> None:
     Raises:
         CaptureError: No such filter.
     """
-    if isinstance(positions, str) and positions not in get_args(Word):
-        raise errors.CaptureError(f"no position filter {positions!r}; known: {', '.join(get_args(Word))}, or numbers")
+    if isinstance(positions, str) and positions not in WORDS:
+        raise errors.CaptureError(f"no position filter {positions!r}; known: {', '.join(WORDS)}, or numbers")
 
 
 def chosen(

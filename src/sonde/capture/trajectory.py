@@ -255,6 +255,8 @@ def _ranges(numbers: np.ndarray) -> list[list[int]]:
     """Runs of consecutive record numbers as [start, stop]; n missing ones as [-1, n]."""
     if not len(numbers):
         return []
-    jumps = np.flatnonzero(np.where(numbers[1:] < 0, numbers[:-1] >= 0, numbers[1:] != numbers[:-1] + 1)) + 1
+    before, after = numbers[:-1], numbers[1:]
+    goes_on = np.where(before < 0, after < 0, after == before + 1)
+    jumps = np.flatnonzero(~goes_on) + 1
     parts = np.split(numbers, jumps)
     return [[int(part[0]), int(part[-1]) + 1] if part[0] >= 0 else [-1, len(part)] for part in parts]

@@ -14,7 +14,7 @@ or that a model does not have, raises `SiteError` with the nearest known name. C
 | `blocks.L.attn.hook_attn_scores`  | batch head query key         | before softmax, masked cells -inf |
 | `blocks.L.attn.hook_pattern`      | batch head query key         | after softmax |
 | `blocks.L.attn.hook_z`            | batch pos head d_head        | weighted values |
-| `blocks.L.attn.hook_result`       | batch pos head d_model       | each head's own contribution to the residual stream |
+| `blocks.L.attn.hook_result`       | batch pos head d_model       | each head's own part of the attention output, before a post-norm |
 | `blocks.L.hook_attn_out`          | batch pos d_model            | what attention adds (after a post-norm, where there is one) |
 | `blocks.L.mlp.hook_pre` `post`    | batch pos d_mlp              | before the non-linearity (the gate, if gated); entering the last projection |
 | `blocks.L.mlp.hook_pre_linear`    | batch pos d_mlp              | the linear branch of a gated MLP |

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -173,6 +173,25 @@ class Model:
         with self.lock, torch.no_grad(), layer_order.applied(self.parts, order):
             return self.hf(input_ids=ids, use_cache=False, **extra).logits
 
+    @overload
+    def generate(  # pyright: ignore[reportOverlappingOverload]
+        self, prompts: str, *, interventions: Sequence[interventions.Intervention] = (), **sampling: Any
+    ) -> requests.Generation: ...
+
+    @overload
+    def generate(
+        self, prompts: Sequence[int], *, interventions: Sequence[interventions.Intervention] = (), **sampling: Any
+    ) -> requests.Generation: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Sequence[str] | Sequence[Sequence[int]] | Tensor,
+        *,
+        interventions: Sequence[interventions.Intervention] = (),
+        **sampling: Any,
+    ) -> list[requests.Generation]: ...
+
     def generate(
         self,
         prompts: Tokens | Sequence[Sequence[int]],
@@ -183,17 +202,16 @@ class Model:
         """Continues one prompt, or several at once.
 
         Args:
-            prompts: A text or token ids; or a list of those, which run as one batch.
+            prompts: A text or a list of token ids; or several of those, or `batch pos` ids, which run as one batch.
             interventions: What to change; `steps` count from 0 and each prompt is step 0.
             **sampling: `max_new_tokens`, `temperature`, `top_p`, `top_k`, `stop`, `seed`: see `Sampling`.
 
         Returns:
             One Generation, or a list for a list of prompts.
         """
-        single = isinstance(prompts, str) or (isinstance(prompts, Sequence) and all(isinstance(p, int) for p in prompts))
         if isinstance(prompts, Tensor):
-            prompts = prompts.tolist()
-            single = not prompts or isinstance(prompts[0], int)
+            prompts = self.to_tokens(prompts).tolist()
+        single = isinstance(prompts, str) or all(isinstance(p, int) for p in prompts)
         rows: Any = [prompts] if single else prompts
         settings = requests.Sampling(**sampling)
         batch = [

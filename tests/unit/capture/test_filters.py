@@ -44,7 +44,7 @@ def test_a_filter_that_chooses_nothing_is_an_error_when_the_capture_is_made(mode
     with pytest.raises(errors.SiteError, match="chose none"):
         sonde.ActivationCapture(model, lambda name: False)
     with pytest.raises(errors.CaptureError, match="known: all, prompt, last_prompt, generated, last"):
-        sonde.ActivationCapture(model, RESID, positions="first")  # type: ignore[arg-type]
+        sonde.ActivationCapture(model, RESID, positions="first")
 
 
 def _expected(word, prompt, length):

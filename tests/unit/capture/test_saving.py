@@ -132,7 +132,7 @@ async def test_a_damaged_byte_is_named(model, kit, tmp_path):
     content[-100] ^= 1
     data.write_bytes(content)
     (found,) = store.verify_episode(tmp_path / "episode")
-    assert found.path.name == "activations.safetensors"
+    assert found.file.name == "activations.safetensors"
     assert found.array in {*trajectory.site_names, "records.token", "records.position", "records.keys"}
     steps = tmp_path / "episode" / "steps.jsonl"
     steps.write_bytes(steps.read_bytes().replace(b'"prompt_length"', b'"prompt_lenght"', 1))
