@@ -5,6 +5,7 @@ Peers in the same run: transformers' generate, TransformerBridge's, nnsight's. R
 
 import statistics
 
+import nnsight
 import shared
 import torch
 import transformers
@@ -47,27 +48,24 @@ def main() -> None:
 
 
 def _beside(ids: torch.Tensor, folder: object) -> None:
-    """The same prompt through the other toolkits, once each, without recording."""
-    hf = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    """The same prompt through the other toolkits, without recording."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    bridge = TransformerBridge.boot_transformers(str(folder), hf_model=hf, tokenizer=tokenizer, device="cpu")
-    jobs = {
-        "TransformerBridge": lambda: bridge.generate(
-            ids, max_new_tokens=NEW, do_sample=False, stop_at_eos=False, verbose=False
-        ),
-    }
-    times = shared.alternate(jobs, 2)
-    shared.report("beside it, without recording, median seconds: " + _medians(times))
-    import nnsight
+    with zoo.quiet():
+        first, second = (
+            transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for _ in range(2)
+        )
+    bridge = TransformerBridge.boot_transformers(str(folder), hf_model=first, tokenizer=tokenizer, device="cpu")
+    traced = nnsight.TransformersModel(second, tokenizer=tokenizer)
 
-    plain = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    traced = nnsight.LanguageModel(plain, tokenizer=tokenizer)
+    def with_bridge() -> object:
+        return bridge.generate(ids, max_new_tokens=NEW, do_sample=False, stop_at_eos=False, verbose=False)
 
-    def with_nnsight() -> None:
-        with traced.generate(ids, max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False):
-            traced.generator.output.save()
+    def with_nnsight() -> object:
+        with traced.generate(ids, max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False) as tracer:
+            result = tracer.result.save()
+        return result
 
-    times = shared.alternate({"nnsight": with_nnsight}, 2)
+    times = shared.alternate({"TransformerBridge generate": with_bridge, "nnsight generate": with_nnsight}, 3)
     shared.report("beside it, without recording, median seconds: " + _medians(times))
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sonde.core import interventions as I  # noqa: N812
+from sonde.core import interventions as I
 from sonde.models import requests
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sonde.core import interventions as I  # noqa: N812
+from sonde.core import interventions as I
 from sonde.models import loading, requests
 
 STEPS = 4
@@ -74,9 +74,7 @@ def test_an_edited_conversation_falls_back_to_the_longest_common_prefix(model, k
 def test_a_prefix_shared_by_two_branches_serves_both_in_one_batch(model, kit):
     trunk = kit.tokens(1, 25)
     kit.run(model, [requests.Request(tokens=trunk, sampling=kit.greedy(1))])
-    branches = [
-        requests.Request(tokens=(*trunk, *kit.tokens(n, 3 + n)), sampling=kit.greedy(4)) for n in range(3)
-    ]
+    branches = [requests.Request(tokens=(*trunk, *kit.tokens(n, 3 + n)), sampling=kit.greedy(4)) for n in range(3)]
     answers = kit.run(model, branches)
     assert [one.encoded_tokens for one in answers] == [3 + n + 3 for n in range(3)]
     for branch, answer in zip(branches, answers, strict=True):
@@ -121,10 +119,10 @@ def test_two_recorders_that_joined_at_different_times_are_both_complete(gpt2, ki
     assert len(late.value(name)) == len(context) + 2
 
 
-@pytest.mark.parametrize("budget", [0, 60_000, 400_000])
+@pytest.mark.parametrize("budget", [0, 400_000])
 def test_generation_under_a_tight_budget_is_still_right(kit, budget):
     with loading.load("tiny-gpt2", kv_budget=budget) as tight, loading.load("tiny-gpt2") as roomy:
-        for seed in range(3):
+        for seed in range(2):
             _, left = _converse(tight, kit, cached=True, seed=seed)
             _, right = _converse(roomy, kit, cached=True, seed=seed)
             assert [one.tokens for one in left] == [one.tokens for one in right]

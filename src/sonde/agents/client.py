@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from sonde.agents import conversations
-from sonde.core import errors, interventions, records
+from sonde.core import errors, interventions, records, sites
 from sonde.models import adapters, chat, requests, riders
 from sonde.models import model as models_model
 
@@ -85,7 +85,7 @@ class HookedTransformerLLMClient:
             )
         self.tokenizer = chat_options.get("tokenizer") or self.model.tokenizer
         self.chat_template: str | None = chat_options.get("chat_template")
-        self.context_policy: chat.Policy = chat_options.get("context_policy", "error")
+        self.context_policy: chat.Policy = chat.checked_policy(chat_options.get("context_policy", "error"))
         self.fwd_hooks = fwd_hooks
         self.conversations = conversations.Conversations()
 
@@ -170,12 +170,16 @@ class HookedTransformerLLMClient:
             "temperature": request.temperature,
             "top_p": request.top_p,
             "top_k": request.top_k,
-            "stop": None if request.stop_sequences is None else tuple(request.stop_sequences),
+            "stop": request.stop_sequences,
             "seed": request.seed,
         }
         # Steps drawn with one seed would all begin with the same random number.
         own["seed"] = own.get("seed", 0) + SEED_STRIDE * step
         own |= {name: value for name, value in asked.items() if value is not None}
+        if "stop" in own:
+            own["stop"] = (own["stop"],) if isinstance(own["stop"], str) else tuple(own["stop"])
+        for name in {"temperature", "top_p"} & own.keys():
+            own[name] = float(own[name])
         return requests.Sampling(max_new_tokens=limit, **own)
 
     async def _hooks(self, state: ClientState) -> list[interventions.Intervention]:
@@ -185,12 +189,14 @@ class HookedTransformerLLMClient:
             hooks = await hooks if inspect.isawaitable(hooks) else hooks
         resolved: list[Any] = []
         for hook in hooks:
-            name: Any = None if isinstance(hook, interventions.Intervention) else hook[0]
-            if inspect.iscoroutinefunction(name):
-                names: Any = await name(state)
-                resolved += [(one, hook[1]) for one in ([names] if isinstance(names, str) else names or [])]
-            else:
+            if isinstance(hook, interventions.Intervention):
                 resolved.append(hook)
+                continue
+            name, what = hook
+            if inspect.iscoroutinefunction(name):
+                name = await name(state)
+            known = sites.select(name, self.model.site_names) if name else []
+            resolved += [models_model.as_intervention(what).at(one) for one in known]
         return models_model.bind_hooks(resolved, self.model)
 
 

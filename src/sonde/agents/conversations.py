@@ -110,26 +110,33 @@ class Conversations:
 def spliced(before: Conversation, pieces: Sequence[models_chat.Piece], tokenizer: Any) -> models_chat.Encoded:
     """A rendered chat, encoded with the tokens already known of its conversation put in unchanged.
 
-    Special tokens in the answer are left out, as they are from its text. Falls back to plain tokenising where the
-    template rewrote history.
+    White space that the template trims from the answer, or puts before it, does not matter: the tokens are those that
+    were sampled. Special tokens among them are left out, as they are from the text. Falls back to plain tokenising
+    where the template rewrote history.
     """
     text = "".join(piece.text for piece in pieces)
+    known = before.chat.text
+    answer = _answer(text[len(known) :], before.reply) if before.step and text.startswith(known) else None
+    if answer is None:
+        return models_chat.Encoded((_segment(pieces, tokenizer),))
     special = set(tokenizer.all_special_ids)
-    reply = [token for token in before.reply_tokens if token not in special]
-    for answer in dict.fromkeys((before.reply, before.reply.strip())) if before.step else ():
-        if text.startswith(before.chat.text + answer):
-            kept, decoded = _covered(reply, before.reply, tokenizer)
-            left = before.reply[len(decoded) :] if answer == before.reply else ""
-            rest = models_chat.skip(pieces, len(before.chat.text) + len(answer))
-            return models_chat.Encoded(
-                (
-                    *before.chat.segments,
-                    models_chat.Segment((models_chat.Piece(answer[: len(answer) - len(left)]),), tuple(kept), True),
-                    *([_segment([models_chat.Piece(left, trusted=False)], tokenizer)] if left else []),
-                    _segment(rest, tokenizer),
-                )
-            )
-    return models_chat.Encoded((_segment(pieces, tokenizer),))
+    kept, decoded = _covered([t for t in before.reply_tokens if t not in special], before.reply, tokenizer)
+    left = before.reply[len(decoded) :]  # of a token that a stop string cut into
+    left = left if answer == before.reply else left.rstrip()
+    said = models_chat.Segment((models_chat.Piece(answer[: len(answer) - len(left)]),), tuple(kept), True)
+    rest = [models_chat.Piece(left, trusted=False)] if left else []
+    segments = [
+        _segment(part, tokenizer) for part in (rest, models_chat.skip(pieces, len(known) + len(answer))) if part
+    ]
+    return models_chat.Encoded((*before.chat.segments, said, *segments))
+
+
+def _answer(rest: str, reply: str) -> str | None:
+    """The answer as it stands at the beginning of the rest of a rendered chat; None if something else does."""
+    if rest.startswith(reply):
+        return reply
+    gap, bare = len(rest) - len(rest.lstrip()), reply.strip()
+    return rest[: gap + len(bare)] if bare and rest[gap:].startswith(bare) else None
 
 
 def _segment(pieces: Sequence[models_chat.Piece], tokenizer: Any) -> models_chat.Segment:

@@ -353,8 +353,12 @@ def from_json(data: Mapping[str, Any]) -> Intervention:
     for name in kind.arrays:
         if name in fields:
             fields[name] = _array_from_json(fields[name])
-    plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    plain: dict[str, Any] = {name: _tuples(value) for name, value in fields.items()}
     return kind(**plain)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
 
 
 def frozen_array(value: Any) -> "np.ndarray":
@@ -389,7 +393,7 @@ def selected(spec: Intervention, *, prompt_length: int, new_start: int, length: 
     return spans.clip(spans.of_positions(p for p in absolute if p >= 0), low, min(high, length))
 
 
-def _integers(values: Iterable[Any], what: str) -> tuple[int, ...]:
+def _integers(values: Iterable[Any] | int, what: str) -> tuple[int, ...]:
     if isinstance(values, int):
         values = (values,)
     try:

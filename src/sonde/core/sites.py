@@ -112,15 +112,16 @@ def select(wanted: SiteFilter, known: Iterable[str]) -> list[str]:
         return [name for name in known if Site.parse(name).kind not in COSTLY_KINDS]
     if isinstance(wanted, str):
         wanted = [wanted]
-    if not callable(wanted):
+    if callable(wanted):
+        hits = [name for name in known if wanted(name)]
+    else:
         chosen: set[str] = set()
         for pattern in wanted:
-            hits = fnmatch.filter(known, str(pattern))
-            if not hits:
+            found = fnmatch.filter(known, str(pattern))
+            if not found:
                 raise errors.SiteError(f"no site {str(pattern)!r} in this model{_hint(str(pattern), known)}")
-            chosen.update(hits)
-        return [name for name in known if name in chosen]
-    hits = [name for name in known if wanted(name)]
+            chosen.update(found)
+        hits = [name for name in known if name in chosen]
     if not hits:
         raise errors.SiteError(
             f"the site filter chose none of the model's {len(known)} sites, for example {known[0]!r}"

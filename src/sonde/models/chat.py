@@ -8,16 +8,15 @@ whole messages, keeps the system prompt and the last message, and says how many 
 import dataclasses
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sonde.core import errors
 
 Policy = Literal["error", "drop_oldest_turns", "keep_first_and_last"]
-POLICIES = ("error", "drop_oldest_turns", "keep_first_and_last")
 #: For tokenizers without a template of their own.
 PLAIN_TEMPLATE = (
-    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant:{% endif %}"
+    "{% for message in messages %}{{ message['role'] }}:\n{{ message['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:\n{% endif %}"
 )
 Messages = Sequence[Mapping[str, Any]]
 
@@ -181,6 +180,19 @@ def special_words(tokenizer: Any) -> frozenset[str]:
     )
 
 
+def checked_policy(name: str) -> Policy:
+    """A context policy by its name.
+
+    Raises:
+        RequestError: There is none of that name.
+    """
+    for policy in get_args(Policy):
+        if policy == name:
+            return policy
+    known = get_args(Policy)
+    raise errors.RequestError(f"no context policy {name!r}{errors.suggest(name, known)} Known: {', '.join(known)}")
+
+
 def fit(
     messages: list[dict[str, Any]],
     *,
@@ -202,8 +214,6 @@ def fit(
     Raises:
         ContextError: It does not fit, under `error`, or even with everything dropped that may be.
     """
-    if policy not in POLICIES:
-        raise errors.RequestError(f"no context policy {policy!r}{errors.suggest(policy, POLICIES)}; known: {POLICIES}")
     length = len(whole.tokens)
     if length <= room:
         return Prompt(whole.tokens, whole)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import torch
 import transformers
 
@@ -36,7 +37,7 @@ def load(
     try:
         hf, tokenizer = _network(name, kind)
         hf = hf.to(device=device, dtype=kind)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, LookupError, TypeError, safetensors.SafetensorError) as error:
         if isinstance(error, errors.SondeError):
             raise
         raise _explained(name, error) from error

@@ -273,7 +273,7 @@ def test_a_client_with_a_template_needs_one(model):
     assert response.prompt_token_ids[0] == 257
     plain = sonde.HookedTransformerLLMClient(model, tokenizer=bare, max_new_tokens=2)
     prompt = asyncio.run(plain(ask("hi"))).prompt_token_ids
-    assert model.tokenizer.decode(prompt) == "user: hi\nassistant:"
+    assert model.tokenizer.decode(prompt) == "user:\nhi\nassistant:\n"
 
 
 async def test_persisting_interventions_go_on_for_the_tokens_they_were_made_on(model, kit):

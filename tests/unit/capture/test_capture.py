@@ -129,7 +129,7 @@ def test_use_out_of_order_is_an_error_that_says_what_to_do(model):
 async def test_a_site_that_was_not_recorded_is_named_with_its_neighbour(model, kit):
     with sonde.ActivationCapture(model, RESID) as capture:
         await kit.episode(model, 1, capture=capture)
-    with pytest.raises(errors.CaptureError, match="did you mean 'blocks.3.hook_resid_post'"):
+    with pytest.raises(errors.CaptureError, match=r"did you mean 'blocks\.3\.hook_resid_post'"):
         capture.get_trajectory().get_activation(0, "blocks.2.hook_resid_post")
 
 
@@ -223,10 +223,16 @@ async def test_a_task_that_outlives_the_block_is_free_of_it(model, kit):
 
 async def test_an_exception_in_the_block_leaves_no_hook_and_no_rider_and_keeps_finished_steps(model, kit):
     before = kit.logits_of(model)
-    with pytest.raises(ZeroDivisionError), sonde.ActivationCapture(model) as capture:
-        await kit.episode(model, 1, capture=capture)
-        capture.start_step()
-        raise ZeroDivisionError
+    capture = sonde.ActivationCapture(model)
+
+    async def fail():
+        with capture:
+            await kit.episode(model, 1, capture=capture)
+            capture.start_step()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
     kit.assert_untouched(model, before)
     assert len(capture.get_trajectory()) == 1
 
@@ -237,8 +243,8 @@ def test_an_exception_inside_the_forward_pass_leaves_nothing_either(model, kit):
 
     before = kit.logits_of(model)
     for run in (lambda: model.generate("abc", max_new_tokens=2), lambda: model.hf(torch.tensor([[1, 2]]))):
-        with pytest.raises(ZeroDivisionError), sonde.ActivationCapture(model), sonde.InterventionManager(model) as one:
-            one.add_intervention(RESID, fail)
+        manager = sonde.InterventionManager(model).add_intervention(RESID, fail)
+        with pytest.raises(ZeroDivisionError), sonde.automatic_activation_capture(model), manager:
             run()
         kit.assert_untouched(model, before)
 

@@ -105,7 +105,10 @@ async def test_an_episode_played_twice_in_one_capture_gives_the_same_twice(model
 
 
 async def test_values_are_kept_in_the_type_and_on_the_device_asked_for(model, kit):
-    with sonde.ActivationCapture(model, RESID, dtype=torch.float16) as half, sonde.ActivationCapture(model, RESID) as own:
+    with (
+        sonde.ActivationCapture(model, RESID, dtype=torch.float16) as half,
+        sonde.ActivationCapture(model, RESID) as own,
+    ):
         client = sonde.HookedTransformerLLMClient(model, max_new_tokens=4)
         for capture in (half, own):
             capture.start_step()

@@ -56,14 +56,15 @@ async def zeroed(model, manager, capture_steps, increment=None):
 
 
 async def test_steps_are_counted_per_episode_whether_or_not_increment_step_is_called(model):
-    for increment in (None, lambda number: manager.increment_step()):
+    for called in (False, True):
         manager = zeroing(model, [1, 3])
+        increment = (lambda number, counter=manager: counter.increment_step()) if called else None
         with manager:
             for _ in range(2):  # the second episode starts at 0 again
                 assert await zeroed(model, manager, 5, increment) == [1, 3]
         with manager:
             assert await zeroed(model, manager, 3, increment) == [1]
-            assert manager.current_step == (2 if increment is None else 3)
+            assert manager.current_step == (3 if called else 2)
 
 
 async def test_an_agent_with_two_requests_a_step_counts_by_increment_step_alone(model):
@@ -128,7 +129,7 @@ def test_a_manager_goes_through_json_and_back(model):
     manager.add_intervention(
         "blocks.1.attn.hook_attn_scores", sonde.create_attention_knockout_hook([3], [0, 1], heads=[2])
     )
-    manager.add_intervention(hook_fn=sonde.LayerOrder(order=(0, (1, 2), 3)))
+    manager.add_intervention(hook_fn=sonde.LayerOrder(order=(0, 2, 1, 3)))
     data = json.loads(json.dumps(manager.to_json()))
     again = sonde.InterventionManager(model).add_json(data)
     assert [one.spec.digest for one in again.added] == [one.spec.digest for one in manager.added]
@@ -209,10 +210,15 @@ async def test_the_model_is_as_before_afterwards_whatever_happened(model, kit):
     manager = sonde.InterventionManager(model)
     manager.add_intervention("blocks.*.attn.hook_pattern", sonde.create_attention_knockout_hook(range(3, 9), [0, 1]))
     manager.add_intervention(hook_fn=sonde.LayerOrder(order=(0, 2, 1, 3, 3)))
-    with pytest.raises(ZeroDivisionError), manager:
-        changed = await kit.episode(model, 2)
-        raise ZeroDivisionError
+
+    async def fail():
+        with manager:
+            changed = await kit.episode(model, 2)
+            assert [one.logprobs for one in changed] != [one.logprobs for one in clean]
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
     kit.assert_untouched(model, before)
-    assert [one.logprobs for one in changed] != [one.logprobs for one in clean]
     again = await kit.episode(model, 2)
     assert [one.token_ids for one in again] == [one.token_ids for one in clean]
