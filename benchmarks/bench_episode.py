@@ -63,12 +63,18 @@ def main() -> None:
         mine, few = kept(model, batch)
         theirs, many = again(model, batch, timed)
         faster = sum(theirs) / sum(mine[step] for step in timed)
-        shared.report(f"batch {batch}: engine {sum(mine):.1f} s for {STEPS} steps; peer {sum(theirs):.1f} s for {len(timed)}")
-        shared.verdict(f"batch {batch}: faster than re-encoding with transformers", faster, f"at least {bar}x", faster >= bar)
+        shared.report(
+            f"batch {batch}: engine {sum(mine):.1f} s for {STEPS} steps; peer {sum(theirs):.1f} s for {len(timed)}"
+        )
+        shared.verdict(
+            f"batch {batch}: faster than re-encoding with transformers", faster, f"at least {bar}x", faster >= bar
+        )
         fewer = many / few
         shared.verdict(f"batch {batch}: fewer tokens encoded", fewer, "at least 8x", fewer >= 8)
         growth = mine[-1] / mine[1]
-        shared.verdict(f"batch {batch}: step 20 against step 2", growth, "at most 1.5x at batch 1", growth <= 1.5 or batch > 1)
+        shared.verdict(
+            f"batch {batch}: step 20 against step 2", growth, "at most 1.5x at batch 1", growth <= 1.5 or batch > 1
+        )
 
 
 if __name__ == "__main__":

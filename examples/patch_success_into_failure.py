@@ -16,10 +16,10 @@ import sonde
 from sonde.report import figures
 
 PROMPTS = (
-    "The test passed. The answer is: good. Did it go well? Answer:",
-    "The test failed. The answer is: bad.  Did it go well? Answer:",
+    "The test passed. The developer is happy because the test",
+    "The test failed. The developer is angry because the test",
 )
-ANSWERS = (" Yes", " No")
+ANSWERS = (" passed", " failed")
 
 
 def main(model_name: str | None, out: Path) -> None:
@@ -28,7 +28,8 @@ def main(model_name: str | None, out: Path) -> None:
     length = min(len(encode(prompt)) for prompt in PROMPTS)
     success, failure = (torch.tensor(encode(prompt)[-length:])[None] for prompt in PROMPTS)
     yes, no = (encode(answer)[-1] for answer in ANSWERS)
-    sites = [f"blocks.{layer}.hook_resid_post" for layer in range(model.cfg.n_layers)]
+    layers = range(0, model.cfg.n_layers, max(1, model.cfg.n_layers // 10))
+    sites = [f"blocks.{layer}.hook_resid_post" for layer in layers]
 
     def odds(logits: torch.Tensor) -> float:
         return float(logits[0, -1, yes] - logits[0, -1, no])
@@ -39,12 +40,12 @@ def main(model_name: str | None, out: Path) -> None:
     print(f"log-odds of {ANSWERS[0]!r}: {odds(good):+.3f} after success, {odds(bad):+.3f} after failure\n")
 
     differ = (success != failure)[0].nonzero().flatten().tolist()
-    positions = sorted({*differ, length - 1})[-12:]
+    positions = sorted({*differ, length - 1})[:12]
     effect = torch.zeros(len(sites), len(positions))
-    for layer, site in enumerate(sites):
+    for row, site in enumerate(sites):
         for column, position in enumerate(positions):
             hook = sonde.create_path_patching_hook(good_cache[site], positions=[position])
-            effect[layer, column] = (odds(model.run_with_hooks(failure, [hook.at(site)])) - odds(bad)) / gap
+            effect[row, column] = (odds(model.run_with_hooks(failure, [hook.at(site)])) - odds(bad)) / gap
     sham = sonde.create_path_patching_hook(bad_cache[sites[0]]).at(sites[0])
     print(f"sham patch: {(odds(model.run_with_hooks(failure, [sham])) - odds(bad)) / gap:+.4f} of the gap")
 
@@ -59,7 +60,7 @@ def main(model_name: str | None, out: Path) -> None:
         x="patched token",
         y="layer",
         title="share of the gap that the patch restores",
-        labels=(names, None),
+        labels=(names, [str(layer) for layer in layers]),
         path=out / "patch.png",
     )
     print(f"\npicture in {out}")

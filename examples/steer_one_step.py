@@ -4,7 +4,7 @@
 
 The direction is the difference between two prompts. At step 1 it is added to the residual stream of the new tokens, once
 so that nothing of it stays in the cache (`after="clean"`), once so that later steps read it there (`after="persist"`).
-A random direction of the same length is the control.
+A random direction of the same length is the control. Under `clean` later steps still differ, by what was said at step 1.
 """
 
 import argparse

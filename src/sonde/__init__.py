@@ -43,7 +43,7 @@ _PLACES = {
     "sonde.report.figures": ["visualize_attention"],
 }  # fmt: skip
 _HOMES = {name: place for place, names in _PLACES.items() for name in names}
-__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted(_HOMES)  # noqa: PLE0605  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
     from sonde.agents.client import HookedTransformerLLMClient as HookedTransformerLLMClient

@@ -53,7 +53,9 @@ def demo(
         cells = (str(index), step.question, answer, str(step.prompt_tokens), str(step.encoded_tokens), settles)
         grid.add_row(*(cell.replace("[", r"\[") for cell in cells))
     screen.print(grid)
-    prompts, encoded = (sum(getattr(step, name) for step in found.steps) for name in ("prompt_tokens", "encoded_tokens"))
+    prompts, encoded = (
+        sum(getattr(step, name) for step in found.steps) for name in ("prompt_tokens", "encoded_tokens")
+    )
     strongest = int(found.effects.argmax())
     screen.print(
         f"Prompts held {prompts} tokens in all; {encoded} went through the model, generated ones included: "

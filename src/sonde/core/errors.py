@@ -78,7 +78,7 @@ class MissingExtraError(SondeError, ImportError):
     """An optional package is missing."""
 
     def __init__(self, package: str, *, extra: str, feature: str) -> None:
-        super().__init__(f"{feature} needs the package {package!r}; install it with: pip install \"sonde[{extra}]\"")
+        super().__init__(f'{feature} needs the package {package!r}; install it with: pip install "sonde[{extra}]"')
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

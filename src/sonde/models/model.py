@@ -158,14 +158,14 @@ class Model:
         with riders.riding(_Fixed(self, specs, ())):
             return self._forward(tokens, attention_mask, specs)
 
-    def _forward(
-        self, tokens: Tokens, mask: Tensor | None, specs: Sequence[interventions.Intervention]
-    ) -> Tensor:
+    def _forward(self, tokens: Tokens, mask: Tensor | None, specs: Sequence[interventions.Intervention]) -> Tensor:
         ids = self.to_tokens(tokens)
         for spec in specs:
             beyond = [p for p in spec.positions or () if p >= ids.shape[1] or p < -ids.shape[1]]
             if beyond:
-                raise errors.InterventionError(f"position {beyond[0]} is out of range: the input has {ids.shape[1]} tokens")
+                raise errors.InterventionError(
+                    f"position {beyond[0]} is out of range: the input has {ids.shape[1]} tokens"
+                )
         order = next((spec for spec in specs if isinstance(spec, interventions.LayerOrder)), None)
         if order is not None:
             model_wiring.check(order, self.parts)
@@ -316,8 +316,7 @@ def bind_hooks(hooks: Sequence[FwdHook], model: Model) -> list[interventions.Int
             bound.append(hook)
             continue
         where, what = hook
-        for name in sites.select(where, model.site_names):
-            bound.append(as_intervention(what).at(name))
+        bound += [as_intervention(what).at(name) for name in sites.select(where, model.site_names)]
     for spec in bound:
         model_wiring.check(spec, model.parts)
     return bound
@@ -339,5 +338,3 @@ def _holds(spec: interventions.Intervention, step: int | None) -> bool:
 def _group(request: requests.Request) -> str | None:
     order = generation.layer_order_of(request)
     return order.digest if order else None
-
-

@@ -46,7 +46,7 @@ def check(spec: interventions.PathPatch, family: families.Family, cfg: model_con
             raise errors.InterventionError(f"the path from {sender} to {receiver} does not lead forward")
         if spec.receiver_heads and receiver.kind in sites.HEAD_KINDS:
             n_heads = taps.value_shape(receiver, cfg)[0]
-            if max(spec.receiver_heads) >= n_heads:
+            if not all(0 <= head < n_heads for head in spec.receiver_heads):
                 raise errors.InterventionError(f"{receiver} has heads 0 to {n_heads - 1}, got {spec.receiver_heads}")
 
 

@@ -18,7 +18,11 @@ DPI = 130
 
 
 def visualize_attention(
-    pattern: Any, tokens: Sequence[str] | None = None, *, title: str = "attention pattern", path: str | Path | None = None
+    pattern: Any,
+    tokens: Sequence[str] | None = None,
+    *,
+    title: str = "attention pattern",
+    path: str | Path | None = None,
 ) -> "Figure":
     """Draws one head's pattern, queries down, keys across.
 

@@ -80,7 +80,12 @@ def test_an_empty_folder_says_so(tmp_path):
 
 def test_an_unknown_family_is_told_how_to_add_its_row(tmp_path):
     config = transformers.OPTConfig(
-        vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, ffn_dim=32, max_position_embeddings=32
+        vocab_size=64,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        ffn_dim=32,
+        max_position_embeddings=32,
     )
     network = transformers.AutoModelForCausalLM.from_config(config)
     with pytest.raises(errors.FamilyError, match=r"families\.register"):
@@ -88,9 +93,7 @@ def test_an_unknown_family_is_told_how_to_add_its_row(tmp_path):
 
 
 def test_a_row_that_does_not_fit_is_found_when_the_model_loads(monkeypatch):
-    wrong = families.Family(
-        name="llama-wrong", model_types=("llama",), attn_out="input_layernorm"
-    )
+    wrong = families.Family(name="llama-wrong", model_types=("llama",), attn_out="input_layernorm")
     monkeypatch.setattr(families, "FAMILIES", (wrong, *families.FAMILIES))
     with pytest.raises(errors.FamilyError, match="does not add up"):
         loading.load("tiny-llama")
@@ -155,7 +158,12 @@ def test_the_embedded_model_is_fetched_checked_converted_and_knows_who_gets_the_
     logits, _ = loaded.run_with_cache("When Mary and John went to the store, John gave a drink to", "hook_embed")
     chance = logits[0, -1].softmax(dim=-1)
     assert float(chance[loaded.tokenizer.encode(" Mary")[0]]) > 0.8
-    assert (loaded.cfg.n_layers, loaded.cfg.d_model, loaded.cfg.n_heads, loaded.cfg.n_key_value_heads) == (30, 576, 9, 3)
+    assert (loaded.cfg.n_layers, loaded.cfg.d_model, loaded.cfg.n_heads, loaded.cfg.n_key_value_heads) == (
+        30,
+        576,
+        9,
+        3,
+    )
 
 
 @pytest.mark.slow
