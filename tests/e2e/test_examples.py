@@ -36,14 +36,11 @@ def test_every_example_is_known_here():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(PICTURES)
 
 
+QUICK = ("record_episode",)
+
+
 @pytest.mark.parametrize(
-    "name",
-    ["record_episode", "temporal_flow"]
-    + [
-        pytest.param(name, marks=pytest.mark.slow)
-        for name in PICTURES
-        if name not in ("record_episode", "temporal_flow")
-    ],
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PICTURES]
 )
 def test_an_example_runs_on_a_tiny_model(name, tmp_path):
     models = ["tiny-gpt2", "tiny-llama"] if name == "compare_models" else ["tiny-gpt2"]

@@ -30,7 +30,7 @@ import itertools
 import json
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from sonde.core import errors, sites, spans
 
@@ -78,17 +78,16 @@ class Intervention:
         """Normalises and checks the fields."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value is not None and field.name in ("positions", "heads", "steps"):
-                object.__setattr__(self, field.name, _integers(value, field.name))
-            elif value is not None and field.name in self.arrays:
-                object.__setattr__(self, field.name, frozen_array(value))
+            if value is None:
+                continue
+            if field.name in ("positions", "heads", "steps"):
+                value = _integers(value, field.name)
+            elif field.name in self.arrays:
+                value = frozen_array(value)
             elif field.type is float:  # of any library: digests and files want plain ones
-                object.__setattr__(self, field.name, float(value))
-        for name, allowed in (
-            ("phase", ("both", "prefill", "decode")),
-            ("scope", ("context", "new")),
-            ("after", ("clean", "persist")),
-        ):
+                value = float(value)
+            object.__setattr__(self, field.name, value)
+        for name, allowed in (("phase", get_args(Phase)), ("scope", get_args(Scope)), ("after", get_args(After))):
             if getattr(self, name) not in allowed:
                 raise errors.InterventionError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
         if self.heads is not None and min(self.heads, default=0) < 0:

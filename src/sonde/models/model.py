@@ -24,7 +24,7 @@ from sonde.models import families, gate, generation, kv, layer_order, requests, 
 from sonde.models import wiring as model_wiring
 
 Tokens = str | Sequence[str] | Sequence[int] | Tensor
-FwdHook = tuple[str | Callable[[str], bool], Callable[..., Any]] | interventions.Intervention
+FwdHook = tuple[str | Callable[[str], bool], Any] | interventions.Intervention
 
 
 class ActivationCache(dict[str, Tensor]):
@@ -169,7 +169,10 @@ class Model:
         order = next((spec for spec in specs if isinstance(spec, interventions.LayerOrder)), None)
         if order is not None:
             model_wiring.check(order, self.parts)
-        extra = {} if mask is None else {"attention_mask": mask}
+        extra: dict[str, Tensor] = {}
+        if mask is not None:
+            # Learned positions do not follow the mask by themselves: with left padding every token would be off.
+            extra = {"attention_mask": mask, "position_ids": (mask.long().cumsum(dim=1) - 1).clamp(min=0)}
         with self.lock, torch.no_grad(), layer_order.applied(self.parts, order):
             return self.hf(input_ids=ids, use_cache=False, **extra).logits
 
