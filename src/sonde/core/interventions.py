@@ -22,7 +22,6 @@ step. `after="clean"` leaves nothing behind for later steps, `after="persist"` k
     └── Opaque        a plain `fn(activation, hook) -> activation`
 """
 
-import base64
 import dataclasses
 import functools
 import hashlib
@@ -30,12 +29,10 @@ import itertools
 import json
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
+from sonde.core import arrays as arrays_of
 from sonde.core import errors, sites, spans
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Phase = Literal["both", "prefill", "decode"]
 Scope = Literal["context", "new"]
@@ -62,9 +59,9 @@ class Intervention:
     """
 
     site: str | None = None
-    positions: tuple[int, ...] | None = None
-    heads: tuple[int, ...] | None = None
-    steps: tuple[int, ...] | None = None
+    positions: Sequence[int] | None = None
+    heads: Sequence[int] | None = None
+    steps: Sequence[int] | None = None
     phase: Phase = "both"
     scope: Scope = "context"
     after: After = "clean"
@@ -83,7 +80,7 @@ class Intervention:
             if field.name in ("positions", "heads", "steps"):
                 value = _integers(value, field.name)
             elif field.name in self.arrays:
-                value = frozen_array(value)
+                value = arrays_of.frozen(value)
             elif field.type is float:  # of any library: digests and files want plain ones
                 value = float(value)
             object.__setattr__(self, field.name, value)
@@ -131,7 +128,7 @@ class Intervention:
             value = getattr(self, field.name)
             if value is None or value == field.default if field.name not in self.arrays else value is None:
                 continue
-            fields[field.name] = _array_to_json(value) if field.name in self.arrays else value
+            fields[field.name] = arrays_of.to_json(value) if field.name in self.arrays else value
         return fields
 
     def describe(self) -> str:
@@ -215,7 +212,7 @@ class Knockout(Intervention):
     nothing left attends to nothing); at `attn.hook_pattern` they are set to zero and the rest stays.
     """
 
-    keys: tuple[int, ...]
+    keys: Sequence[int]
 
     def __post_init__(self) -> None:
         """Checks the keys too."""
@@ -249,7 +246,7 @@ class PathPatch(Intervention):
 
     values: Any
     receivers: tuple[str, ...]
-    receiver_heads: tuple[int, ...] | None = None
+    receiver_heads: Sequence[int] | None = None
     start: int = 0
     arrays: ClassVar[tuple[str, ...]] = ("values",)
 
@@ -272,7 +269,7 @@ class LayerOrder(Intervention):
             Holds for whole steps: `steps` may be given, positions and heads may not.
     """
 
-    order: tuple[int | tuple[int, ...], ...]
+    order: Sequence[int | Sequence[int]]
 
     def __post_init__(self) -> None:
         """Checks that it is not limited to positions or heads."""
@@ -283,6 +280,11 @@ class LayerOrder(Intervention):
             raise errors.InterventionError("LayerOrder holds for whole steps: no site, positions, heads or phase")
         if (self.scope, self.after) != ("context", "clean"):
             raise errors.InterventionError("LayerOrder re-encodes everything: scope='context', after='clean' only")
+
+    @property
+    def stages(self) -> tuple[tuple[int, ...], ...]:
+        """The layers of each stage."""
+        return tuple((stage,) if isinstance(stage, int) else tuple(stage) for stage in self.order)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -338,27 +340,12 @@ def from_json(data: Mapping[str, Any]) -> Intervention:
         raise errors.InterventionError(f"unknown intervention kind {data.get('kind')!r}; known: {sorted(KINDS)}")
     for name in kind.arrays:
         if name in fields:
-            fields[name] = _array_from_json(fields[name])
+            fields[name] = arrays_of.from_json(fields[name])
     return kind(**{name: _tuples(value) for name, value in fields.items()})
 
 
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
-
-
-def frozen_array(value: Any) -> "np.ndarray":
-    """A private, read-only float copy of an array or tensor of any library."""
-    import numpy as np
-
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
-    array = np.array(value, dtype=None, copy=True)
-    if array.dtype.kind not in "fiu":
-        raise errors.InterventionError(f"expected an array of numbers, got dtype {array.dtype}")
-    array = array if array.dtype.kind == "f" else array.astype(np.float32)
-    array.setflags(write=False)
-    return array
 
 
 def selected(spec: Intervention, *, prompt_length: int, new_start: int, length: int = FOREVER) -> spans.Spans:
@@ -385,15 +372,3 @@ def _integers(values: Iterable[Any] | int, what: str) -> tuple[int, ...]:
         return tuple(v for item in values for v in (item if isinstance(item, spans.Span) else (operator.index(item),)))
     except (TypeError, ValueError) as error:
         raise errors.InterventionError(f"{what} must be integers or Spans, got {values!r}") from error
-
-
-def _array_to_json(array: "np.ndarray") -> dict[str, Any]:
-    data = base64.b64encode(array.tobytes()).decode()
-    return {"dtype": str(array.dtype), "shape": list(array.shape), "base64": data}
-
-
-def _array_from_json(data: Mapping[str, Any]) -> "np.ndarray":
-    import numpy as np
-
-    raw = np.frombuffer(base64.b64decode(data["base64"]), dtype=data["dtype"])
-    return raw.reshape(data["shape"])

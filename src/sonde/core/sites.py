@@ -20,7 +20,7 @@ or that a model does not have, raises `SiteError` with the nearest known name. C
 | `blocks.L.mlp.hook_pre_linear`    | batch pos d_mlp              | the linear branch of a gated MLP |
 | `blocks.L.hook_mlp_out`           | batch pos d_model            | what the MLP adds |
 | `ln_final.hook_out`               | batch pos d_model            | after the final norm |
-| `unembed.hook_out`                | batch pos d_vocab            | the logits |
+| `unembed.hook_out`                | batch pos d_vocab            | the logits, before a soft cap (Gemma 2) |
 """
 
 import dataclasses

@@ -7,7 +7,7 @@ over the edited Site; nothing elsewhere, nothing at a forward pass in which no s
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -288,7 +288,7 @@ def _opaque(edit: Edit, site: sites.Site, value: Tensor, frame: frames.Frame, ma
     return result
 
 
-def _head_mask(heads: tuple[int, ...], n_heads: int, device: torch.device) -> Tensor:
+def _head_mask(heads: Sequence[int], n_heads: int, device: torch.device) -> Tensor:
     mask = torch.zeros(n_heads, dtype=torch.bool, device=device)
     mask[list(heads)] = True
     return mask

@@ -24,6 +24,7 @@ class Frame:
             model's own mask holds.
         padded: Whether any cell is padding.
         prefill: Whether the cells belong to prompts.
+        kept: How many positions, counted from the end, the caller wants logits of; 0 for all.
     """
 
     positions: Int[Tensor, "batch pos"]
@@ -32,6 +33,7 @@ class Frame:
     owns_mask: bool
     padded: bool
     prefill: bool
+    kept: int = 0
     _masks: dict[int | None, Tensor | None] = dataclasses.field(default_factory=dict)
 
     def allowed(self, window: int | None) -> Bool[Tensor, "batch 1 query key"] | None:

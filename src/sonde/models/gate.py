@@ -85,10 +85,10 @@ class Gate:
         if attention.current() is not None and self._stack and remaining < self._stack[-1].riders:
             self._after(self.model.hf, (), None)
 
-    def _before(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    def _before(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
         present = () if attention.current() is not None else riders.of(self.model)
         if not present:
-            return
+            return None
         lock = self.model.lock
         lock.acquire()
         try:
@@ -111,6 +111,7 @@ class Gate:
             lock.release()
             raise
         self._stack.append(_UnderWay(wires, scope, tape, recorders, self._open))
+        return (args, {**kwargs, "logits_to_keep": 0}) if frame.kept and wires.uses("unembed.hook_out") else None
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
         # In this order: only the thread whose forward pass it is may look at the stack.
@@ -130,11 +131,14 @@ class Gate:
 
     def _remember(self, frame: frames.Frame, ids: Tensor | None) -> None:
         rows = frame.positions.shape[0]
-        if bool((frame.slots[:, 0] == 0).all()):
-            self._here.memory = _Memory([[] for _ in range(rows)], _lengths(frame), {}, {})
-        for row, tokens in enumerate(self._memory.tokens[:rows]):
-            new = ids[row][frame.positions[row] >= 0].tolist() if ids is not None else [-1] * frame.positions.shape[1]
-            tokens += new
+        past = frame.key_positions.shape[1] - frame.positions.shape[1]
+        if past == 0 or len(self._memory.tokens) != rows:
+            # A rider that joins late knows neither the tokens nor the prompt of what came before.
+            unknown = (frame.key_positions[:, :past] >= 0).sum(dim=1).tolist()
+            self._here.memory = _Memory([[-1] * count for count in unknown], _lengths(frame), {}, {})
+        for row, tokens in enumerate(self._memory.tokens):
+            here = frame.positions[row] >= 0
+            tokens += ids[row][here].tolist() if ids is not None else [-1] * int(here.sum())
 
     def _bind(self, aboard: list[riders.InForce], frame: frames.Frame) -> list[edits.Edit]:
         bound = []
@@ -167,7 +171,9 @@ class Gate:
                 continue
             for row, tokens in enumerate(self._memory.tokens):
                 positions, values = tape.row(row, recorder.sites)
-                before = self._memory.coverage.get((recorder.key, row), np.zeros(0, dtype=np.int64))
+                known = self._memory.coverage.get((recorder.key, row), np.zeros(0, dtype=np.int64))
+                missed = len(tokens) - len(positions) - len(known)
+                before = np.concatenate([known, np.full(missed, -1, dtype=np.int64)])
                 recorded = requests.Recorded(
                     tuple(tokens), self._memory.prompts[row], before, positions, values, row=row
                 )
@@ -213,4 +219,14 @@ def frame_of(args: Any, kwargs: dict[str, Any]) -> tuple[frames.Frame, Tensor | 
         keys = torch.arange(past + width, device=source.device).expand(batch, past + width)
     positions = keys[:, past:]
     padded = bool((positions < 0).any())
-    return frames.Frame(positions, slots, keys, owns_mask=False, padded=padded, prefill=past == 0), ids
+    kept = kwargs.get("logits_to_keep", 0)
+    frame = frames.Frame(
+        positions,
+        slots,
+        keys,
+        owns_mask=False,
+        padded=padded,
+        prefill=past == 0,
+        kept=kept if isinstance(kept, int) else 0,
+    )
+    return frame, ids

@@ -181,9 +181,9 @@ class Batch:
             owns_mask=True,
             padded=bool((slots < 0).any()),
             prefill=prefill,
+            kept=1,
         )
         cache.begin(slots, length)
-        whole = wires.uses("unembed.hook_out")
         with wires.forward(frame):
             output: Any = self.parts.hf(
                 input_ids=ids.to(self.device),
@@ -191,7 +191,7 @@ class Batch:
                 position_ids=slots.clamp(min=0),
                 past_key_values=cache,
                 use_cache=True,
-                logits_to_keep=0 if whole else 1,
+                logits_to_keep=0 if wires.uses("unembed.hook_out") else frame.kept,
             )
         return output.logits[:, -1]
 

@@ -42,7 +42,7 @@ def applied(parts: model_wiring.Parts, spec: interventions.LayerOrder | None) ->
     layers: Any = getattr(owner, name)
     config: Any = parts.hf.config
     kinds = getattr(config, "layer_types", None)
-    stages = [stage if isinstance(stage, tuple) else (stage,) for stage in spec.order]
+    stages = spec.stages
     modules = [layers[stage[0]] if len(stage) == 1 else SideBySide([layers[i] for i in stage]) for stage in stages]
     depth = config.num_hidden_layers
     try:

@@ -85,6 +85,7 @@ class Scheduler:
         if batch:
             self._last_size = len(batch)
             self._answer(batch)
+        self._running = []
         return True
 
     def _gather(self) -> None:

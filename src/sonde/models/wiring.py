@@ -179,10 +179,12 @@ class Wiring:
 
     def _on_logits(self, tap: model_taps.Tap, module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
         new = self._on_output(tap, module, args, output)
-        if self.here is None or str(tap.site) in self._edits or not self.here.owns_mask:
+        if self.here is None or not self.here.kept:
             return new
-        # The engine samples from the last position; a product of another size would change its last bits.
-        return module.forward(args[0][:, -1:])
+        if new is not None:
+            return new[:, -self.here.kept :]
+        # A product of another size would change the last bits: recording must not.
+        return module.forward(args[0][:, -self.here.kept :])
 
     def _on_input(self, tap: model_taps.Tap, module: nn.Module, args: Any) -> Any:
         if self.here is None:
@@ -243,15 +245,15 @@ def check(spec: interventions.Intervention, parts: Parts) -> None:
 
 def _check_order(spec: interventions.LayerOrder, parts: Parts) -> None:
     n_layers = parts.cfg.n_layers
-    flat = [layer for stage in spec.order for layer in (stage if isinstance(stage, tuple) else (stage,))]
+    flat = [layer for stage in spec.stages for layer in stage]
     if not flat or not all(0 <= layer < n_layers for layer in flat):
         raise errors.InterventionError(
             f"a layer order names layers 0 to {n_layers - 1} and at least one; got {spec.order}"
         )
     kinds = getattr(parts.hf.config, "layer_types", None)
-    for stage in spec.order:
+    for stage in spec.stages:
         # transformers hands one mask and one rotary embedding to a stage.
-        if kinds and isinstance(stage, tuple) and len({kinds[layer] for layer in stage}) > 1:
+        if kinds and len({kinds[layer] for layer in stage}) > 1:
             raise errors.InterventionError(
                 f"layers {stage} cannot run side by side: they attend differently ({', '.join(kinds[i] for i in stage)})"
             )
