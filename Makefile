@@ -21,7 +21,7 @@ help: ## Show this list
 
 setup: $(VENV)/.installed ## Prepare .venv (every other target does this by itself)
 
-demo: $(VENV)/.installed ## Play a short episode, record it and write a report
+demo: $(VENV)/.installed ## Record a short conversation with the embedded model and draw what was found
 	@$(BIN)/sonde demo
 
 test: $(VENV)/.installed ## Run the fast tests

@@ -14,6 +14,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import jinja2
+
 from sonde.agents import conversations
 from sonde.core import errors, interventions, records, sites
 from sonde.models import adapters, chat, requests, riders
@@ -157,9 +159,11 @@ class HookedTransformerLLMClient:
 
     def _head(self, messages: list[dict[str, Any]], options: Mapping[str, Any]) -> str:
         """What stands before the first message that may be dropped; some templates cannot say."""
+        if not messages:
+            return ""
         try:
             return "".join(piece.text for piece in chat.render(self.tokenizer, messages, header=False, **options))
-        except Exception:
+        except jinja2.TemplateError:
             return ""
 
     def _sampling(self, request: records.LLMRequest, limit: int, step: int) -> requests.Sampling:
