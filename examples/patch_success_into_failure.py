@@ -27,7 +27,7 @@ def main(model_name: str | None, out: Path) -> None:
     encode = model.tokenizer.encode
     length = min(len(encode(prompt)) for prompt in PROMPTS)
     success, failure = (torch.tensor(encode(prompt)[-length:])[None] for prompt in PROMPTS)
-    yes, no = (encode(answer)[-1] for answer in ANSWERS)
+    yes, no = next((a, b) for a, b in zip(*map(encode, ANSWERS), strict=False) if a != b)
     layers = range(0, model.cfg.n_layers, max(1, model.cfg.n_layers // 10))
     sites = [f"blocks.{layer}.hook_resid_post" for layer in layers]
 
@@ -53,7 +53,7 @@ def main(model_name: str | None, out: Path) -> None:
     for column, name in enumerate(names):
         best = int(effect[:, column].argmax())
         print(
-            f"position {positions[column]:3} {name!r:>10}: at most {effect[best, column]:+.3f} of the gap, layer {best}"
+            f"position {positions[column]:3} {name!r:>10}: at most {effect[best, column]:+.3f} of the gap, layer {layers[best]}"
         )
     figures.heatmap(
         effect,
