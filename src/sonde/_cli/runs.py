@@ -183,7 +183,7 @@ def _episode(found: Any, id: str) -> dict[str, Any]:
         return line | {"status": "damaged", "error": str(error)}
     arrays = {name: {"dtype": episode.dtype(name), "shape": list(episode.shape(name))} for name in episode.names}
     about = {"metadata": episode.metadata, "reward": _finite(episode.reward), "arrays": arrays}
-    return line | {"status": episode.status, "steps": len(episode.steps)} | about
+    return line | {"status": episode.status, "steps": sum("amends" not in step for step in episode.steps)} | about
 
 
 def _finite(value: float | None) -> float | str | None:

@@ -5,7 +5,8 @@ is awaited. Both give the Trajectory of the episode.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from sonde.agents import reading
@@ -92,10 +93,11 @@ async def _play(
         async with env:
             now = await env.reset()
             while not now.last() and (max_steps is None or step < max_steps):
-                action = await _act(client, now.observation, capture)
-                now = await env.step(action)
+                with _step(capture):
+                    action = await client(now.observation)
+                    now = await env.step(action)
+                    capture.record_step_metadata({"reward": now.reward, "text": reading.text_of(action)})
                 total += float(now.reward or 0.0)
-                capture.record_step_metadata({"reward": now.reward, "text": reading.text_of(action)})
                 step += 1
                 if on_step is not None:
                     on_step(step - 1, action, now)
@@ -103,16 +105,16 @@ async def _play(
     return capture.get_trajectory()
 
 
-async def _act(client: Any, observation: Any, capture: capture_capture.ActivationCapture) -> Any:
-    """One request as one step; a request that fails leaves no step open."""
+@contextlib.contextmanager
+def _step(capture: capture_capture.ActivationCapture) -> Iterator[None]:
+    """One step: request, response and what came of it; if any of that fails, no step is left open."""
     capture.start_step()
     try:
-        action = await client(observation)
+        yield
         capture.end_step()
     except BaseException:
         capture.abandon_step()
         raise
-    return action
 
 
 def _now_or_later(

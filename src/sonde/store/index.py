@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.core import errors
-from sonde.store import contents, disk, documents, names, run, steplog
+from sonde.store import disk, documents, names, run, steplog
 
 NAME = "index.sqlite"
 _SCHEMA = 1
@@ -180,11 +180,9 @@ def _text(value: object) -> str:
 
 
 def _count_steps(folder: Path) -> int:
-    """Returns the number of finished steps of an episode; 0 if that cannot be told."""
+    """Returns the number of finished steps of an episode, amendments not counted; 0 if that cannot be told."""
     try:
-        document = documents.read(folder / contents.NAME)
-        return (
-            document["steps"] if document["status"] == "closed" else (folder / steplog.NAME).read_bytes().count(b"\n")
-        )
-    except (errors.StoreError, OSError):
+        lines = (folder / steplog.NAME).read_bytes()
+    except OSError:
         return 0
+    return lines.count(b"\n") - lines.count(steplog.AMENDS)

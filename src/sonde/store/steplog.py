@@ -18,6 +18,8 @@ from typing import Any
 from sonde.store import damage, documents
 
 NAME = "steps.jsonl"
+#: How the line of a step begins that only adds to an earlier one: `{"amends": 3, …}`.
+AMENDS = b'"step":{"amends":'
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,3 +164,18 @@ async def test_a_folder_that_is_taken_is_refused_before_anything_runs(model, kit
     ):
         pass
     assert len(sonde.TrajectoryActivations.load(tmp_path / "episode")) == 1
+
+
+def test_a_note_made_after_a_step_ended_is_durable_and_no_step_of_its_own(model, tmp_path):
+    run = store.Run.create(tmp_path, kind="test")
+    folder = run.folder / "episodes" / "noted"
+    with sonde.ActivationCapture(model, "blocks.0.hook_resid_post", folder=folder) as capture:
+        for step in range(2):
+            capture.start_step()
+            model.generate("hello", max_new_tokens=2)
+            capture.end_step()
+            capture.record_step_metadata({"number": step})
+            assert sonde.TrajectoryActivations.load(folder).step_metadata[step] == {"number": step}
+            assert [row.steps for row in store.Index(tmp_path).runs()] == [step + 1]
+    assert len(sonde.TrajectoryActivations.load(folder)) == 2
+    assert [row.steps for row in store.Index(tmp_path).runs()] == [2]
