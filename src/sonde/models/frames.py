@@ -23,7 +23,6 @@ class Frame:
         owns_mask: True in the engine, where the mask follows from the slots; False in a bare forward, where the
             model's own mask holds.
         padded: Whether any cell is padding.
-        prefill: Whether the cells belong to prompts.
         kept: How many positions, counted from the end, the caller wants logits of; 0 for all.
     """
 
@@ -32,7 +31,6 @@ class Frame:
     key_positions: Int[Tensor, "batch key"]
     owns_mask: bool
     padded: bool
-    prefill: bool
     kept: int = 0
     _masks: dict[int | None, Tensor | None] = dataclasses.field(default_factory=dict)
 

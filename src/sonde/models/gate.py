@@ -226,7 +226,6 @@ def frame_of(args: Any, kwargs: dict[str, Any]) -> tuple[frames.Frame, Tensor | 
         keys,
         owns_mask=False,
         padded=padded,
-        prefill=past == 0,
         kept=kept if isinstance(kept, int) else 0,
     )
     return frame, ids

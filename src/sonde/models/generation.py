@@ -158,7 +158,7 @@ class Batch:
             ids[index, width - len(new) :] = torch.tensor(new)
             slots[index, width - len(new) :] = torch.arange(row.reused, len(row.request.tokens))
             row.encoded += len(new)
-        return self._forward(wires, cache, ids, slots, prefill=True)
+        return self._forward(wires, cache, ids, slots)
 
     def _decode(self, wires: model_wiring.Wiring, cache: kv.SlabCache) -> Tensor:
         ids, slots = [], []
@@ -167,11 +167,9 @@ class Batch:
             ids.append([row.generated[-1] if alive else 0])
             slots.append([len(row.request.tokens) + len(row.generated) - 1 if alive else -1])
             row.encoded += alive
-        return self._forward(wires, cache, torch.tensor(ids), torch.tensor(slots), prefill=False)
+        return self._forward(wires, cache, torch.tensor(ids), torch.tensor(slots))
 
-    def _forward(
-        self, wires: model_wiring.Wiring, cache: kv.SlabCache, ids: Tensor, slots: Tensor, *, prefill: bool
-    ) -> Tensor:
+    def _forward(self, wires: model_wiring.Wiring, cache: kv.SlabCache, ids: Tensor, slots: Tensor) -> Tensor:
         length = max(int(slots.max()) + 1, 1)
         slots = slots.to(self.device)
         frame = frames.Frame(
@@ -180,7 +178,6 @@ class Batch:
             key_positions=self._key_positions(length),
             owns_mask=True,
             padded=bool((slots < 0).any()),
-            prefill=prefill,
             kept=1,
         )
         cache.begin(slots, length)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from sonde.core import interventions as specs
-from sonde.core import spans
 from sonde.models import requests
 
 if TYPE_CHECKING:
@@ -39,13 +38,11 @@ class InForce:
         interventions: What to change.
         recorders: Who records.
         step: The step to compare `steps` with, if the rider counts steps itself.
-        persisted: What earlier steps left behind.
     """
 
     interventions: tuple[specs.Intervention, ...] = ()
     recorders: tuple[requests.Recorder, ...] = ()
     step: int | None = None
-    persisted: tuple[tuple[specs.Intervention, spans.Spans], ...] = ()
 
 
 @runtime_checkable

