@@ -9,6 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import shared
 import torch
@@ -34,7 +35,7 @@ def kept(model: sonde.Model, batch: int, *, first: int = 0) -> Iterator[tuple[fl
         yield seconds, answers[0].encoded_tokens
 
 
-def again(model: sonde.Model, batch: int, timed: Sequence[int]) -> Iterator[tuple[float, int]]:
+def again(peer: Any, batch: int, timed: Sequence[int]) -> Iterator[tuple[float, int]]:
     """The same with transformers, the whole conversation at every step; steps that are not timed are not run."""
     contexts: list[tuple[int, ...]] = [() for _ in range(batch)]
     for step in range(STEPS):
@@ -44,7 +45,7 @@ def again(model: sonde.Model, batch: int, timed: Sequence[int]) -> Iterator[tupl
             ids = torch.tensor(contexts)
             start = time.perf_counter()
             with torch.no_grad():
-                out = model.hf.generate(
+                out = peer.generate(
                     ids,
                     attention_mask=torch.ones_like(ids),
                     max_new_tokens=NEW,
@@ -60,11 +61,11 @@ def again(model: sonde.Model, batch: int, timed: Sequence[int]) -> Iterator[tupl
 
 
 def main() -> None:
-    model = shared.load()
+    model, peer = shared.load(), shared.bare()
     everything = range(STEPS)
-    next(kept(model, 1)), next(again(model, 1, [0]))  # warm-up
+    next(kept(model, 1)), next(again(peer, 1, [0]))  # warm-up
     # The two take turns step by step, so that what else happens on the machine hits both alike.
-    pairs = list(zip(kept(model, 1), again(model, 1, everything), strict=True))
+    pairs = list(zip(kept(model, 1), again(peer, 1, everything), strict=True))
     mine, theirs = ([pair[who][0] for pair in pairs] for who in (0, 1))
     few, many = (sum(pair[who][1] for pair in pairs) for who in (0, 1))
     _compare(1, mine, theirs, everything, bar=2.0)
@@ -74,7 +75,7 @@ def main() -> None:
     if "--quick" in sys.argv:
         return
     timed = [1, 7, 13, 19]
-    pairs = list(zip(kept(model, EPISODES), again(model, EPISODES, timed), strict=True))
+    pairs = list(zip(kept(model, EPISODES), again(peer, EPISODES, timed), strict=True))
     together, theirs = [pair[0][0] for pair in pairs], [pair[1][0] for pair in pairs]
     alone = statistics.mean(sum(seconds for seconds, _ in kept(model, 1, first=first)) for first in (0, 5, 10))
     gain = EPISODES * alone / sum(together)

@@ -18,14 +18,14 @@ PROMPT, NEW, REPEATS = 64, 64, 5
 
 
 def main() -> None:
-    model = shared.load()
+    model, peer = shared.load(), shared.bare()
     folder = zoo.local_folder(shared.MODEL)
     prompt = shared.tokens(PROMPT, seed=0)
     ids = torch.tensor([prompt])
 
     def bare() -> int:
         with torch.no_grad():
-            out = model.hf.generate(ids, max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, pad_token_id=2)
+            out = peer.generate(ids, max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, pad_token_id=2)
         return out.shape[1]
 
     def recorded() -> int:
@@ -50,12 +50,8 @@ def main() -> None:
 def _beside(ids: torch.Tensor, folder: object) -> None:
     """The same prompt through the other toolkits, without recording."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    with zoo.quiet():
-        first, second = (
-            transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for _ in range(2)
-        )
-    bridge = TransformerBridge.boot_transformers(str(folder), hf_model=first, tokenizer=tokenizer, device="cpu")
-    traced = nnsight.TransformersModel(second, tokenizer=tokenizer)
+    bridge = TransformerBridge.boot_transformers(str(folder), hf_model=shared.bare(), tokenizer=tokenizer, device="cpu")
+    traced = nnsight.TransformersModel(shared.bare(), tokenizer=tokenizer)
 
     def with_bridge() -> object:
         return bridge.generate(ids, max_new_tokens=NEW, do_sample=False, stop_at_eos=False, verbose=False)

@@ -4,11 +4,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
+import transformers
 
 import sonde
+from sonde.models import zoo
 
 MODEL = "smollm2-135m-instruct"
 
@@ -17,6 +20,12 @@ def load() -> sonde.Model:
     """The embedded model on two threads."""
     torch.set_num_threads(2)
     return sonde.load(MODEL)
+
+
+def bare() -> Any:
+    """The same model as transformers loads it: the peer, without anything of ours."""
+    with zoo.quiet():
+        return transformers.AutoModelForCausalLM.from_pretrained(zoo.local_folder(MODEL), dtype=torch.float32)
 
 
 def tokens(count: int, seed: int) -> tuple[int, ...]:
