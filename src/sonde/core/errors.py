@@ -9,6 +9,11 @@
     │   └── FamilyError        no row in the family table, or the row does not fit
     ├── RequestError           a request that makes no sense: empty prompt, bad limits    (also ValueError)
     │   └── ContextError       prompt and new tokens do not fit the context
+    ├── SelectorError          an unknown preset, or a selector that does not parse     (also ValueError)
+    ├── EpisodeError           an environment used out of order, or an episode that cannot go on
+    │   └── SandboxError       no sandbox on this machine, or it cannot run what it is given
+    ├── BudgetError            the cost or token budget of a client is used up
+    ├── ServerError            a model server is down, too slow, or answers nonsense
     ├── CaptureError           recording used out of order, or a step or Site not recorded
     ├── StoreError             what is on disk cannot be written or read
     │   ├── DamagedError       a length or checksum does not match; names what is damaged
@@ -56,6 +61,26 @@ class RequestError(SondeError, ValueError):
 
 class ContextError(RequestError):
     """Prompt and new tokens do not fit the model's context."""
+
+
+class SelectorError(SondeError, ValueError):
+    """A preset is unknown, or a selector does not parse or selects nothing."""
+
+
+class EpisodeError(SondeError):
+    """An environment was used out of order, or an episode cannot go on."""
+
+
+class SandboxError(EpisodeError):
+    """There is no sandbox on this machine, or it cannot run what it is given."""
+
+
+class BudgetError(SondeError):
+    """The cost or token budget of a client is used up."""
+
+
+class ServerError(SondeError):
+    """A model server is down, too slow, or answers nonsense."""
 
 
 class CaptureError(SondeError):
