@@ -13,7 +13,7 @@ WORKERS ?= 2
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help setup demo test test-slow check fmt docs bench
+.PHONY: help setup sandbox demo test test-slow check fmt docs bench
 
 help: ## Show this list
 	@echo "Sonde: see inside an agent, step by step"
@@ -24,10 +24,10 @@ setup: $(VENV)/.installed ## Prepare .venv (every other target does this by itse
 demo: $(VENV)/.installed ## Record a short conversation with the embedded model and draw what was found
 	@$(BIN)/sonde demo
 
-test: $(VENV)/.installed ## Run the fast tests
+test: $(VENV)/.installed sandbox ## Run the fast tests
 	@$(BIN)/python -m pytest -q -n $(WORKERS)
 
-test-slow: $(VENV)/.installed ## Run the tests that need minutes or the embedded model
+test-slow: $(VENV)/.installed sandbox ## Run the tests that need minutes or the embedded model
 	@$(BIN)/python -m pytest -q -m slow
 
 check: $(VENV)/.installed ## Lint, format, types and import contracts
@@ -67,6 +67,17 @@ $(BIN)/python:
 	fi; \
 	echo "Making $(VENV) with $$("$$python" --version)"; \
 	"$$python" -m venv $(VENV)
+
+# Agents' commands run in bubblewrap, which is a Debian package and not a Python one.
+sandbox:
+	@if ! command -v bwrap >/dev/null; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			echo "Installing bubblewrap"; \
+			{ apt-get install -y -qq bubblewrap || { apt-get update -qq && apt-get install -y -qq bubblewrap; }; } >/dev/null; \
+		else \
+			echo "bubblewrap is missing, so the sandbox's tests are skipped. Install it: sudo apt install bubblewrap"; \
+		fi; \
+	fi
 
 # torch goes first and pinned: left to a range, pip may choose a build with gigabytes of accelerator libraries.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python

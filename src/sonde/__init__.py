@@ -40,24 +40,53 @@ _PLACES = {
     "sonde.agents.episodes": ["run_and_cache_episode", "run_episode", "run_episode_with_intervention"],
     "sonde.agents.reading": ["check_for_errors", "classify_action", "extract_file_context", "is_success"],
     "sonde.agents.comparing": ["compare_trajectories"],
+    "sonde.agents.presets": ["info", "list_presets", "make", "register_preset"],
+    "sonde.agents.playing": ["play", "play_async", "resume"],
+    "sonde.agents.trajectories": ["EpisodeTrajectory"],
+    "sonde.agents.aligning": ["align", "patches_between"],
+    "sonde.agents.environment": ["TaskEnvironment"],
+    "sonde.agents.twenty_questions.environment": ["TwentyQuestionsEnvironment"],
+    "sonde.agents.code.environment": ["CodeEnvironment"],
+    "sonde.agents.code.swebench": ["SweBenchEnv", "swebench_verified_tasks"],
+    "sonde.agents.mediated": ["MediatedEnvironment"],
+    "sonde.agents.openai_client": ["OpenAIClient"],
+    "sonde.agents.budgets": ["Budget"],
     "sonde.report.figures": ["visualize_attention"],
 }  # fmt: skip
 _HOMES = {name: place for place, names in _PLACES.items() for name in names}
 __all__ = sorted(_HOMES)  # noqa: PLE0605  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
+    from sonde.agents.aligning import align as align
+    from sonde.agents.aligning import patches_between as patches_between
+    from sonde.agents.budgets import Budget as Budget
     from sonde.agents.client import HookedTransformerLLMClient as HookedTransformerLLMClient
     from sonde.agents.client import (
         create_hooked_transformer_client_with_chat_template as create_hooked_transformer_client_with_chat_template,
     )
+    from sonde.agents.code.environment import CodeEnvironment as CodeEnvironment
+    from sonde.agents.code.swebench import SweBenchEnv as SweBenchEnv
+    from sonde.agents.code.swebench import swebench_verified_tasks as swebench_verified_tasks
     from sonde.agents.comparing import compare_trajectories as compare_trajectories
+    from sonde.agents.environment import TaskEnvironment as TaskEnvironment
     from sonde.agents.episodes import run_and_cache_episode as run_and_cache_episode
     from sonde.agents.episodes import run_episode as run_episode
     from sonde.agents.episodes import run_episode_with_intervention as run_episode_with_intervention
+    from sonde.agents.mediated import MediatedEnvironment as MediatedEnvironment
+    from sonde.agents.openai_client import OpenAIClient as OpenAIClient
+    from sonde.agents.playing import play as play
+    from sonde.agents.playing import play_async as play_async
+    from sonde.agents.playing import resume as resume
+    from sonde.agents.presets import info as info
+    from sonde.agents.presets import list_presets as list_presets
+    from sonde.agents.presets import make as make
+    from sonde.agents.presets import register_preset as register_preset
     from sonde.agents.reading import check_for_errors as check_for_errors
     from sonde.agents.reading import classify_action as classify_action
     from sonde.agents.reading import extract_file_context as extract_file_context
     from sonde.agents.reading import is_success as is_success
+    from sonde.agents.trajectories import EpisodeTrajectory as EpisodeTrajectory
+    from sonde.agents.twenty_questions.environment import TwentyQuestionsEnvironment as TwentyQuestionsEnvironment
     from sonde.capture.capture import ActivationCapture as ActivationCapture
     from sonde.capture.capture import automatic_activation_capture as automatic_activation_capture
     from sonde.capture.hooks import compute_mean_activations as compute_mean_activations

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from sonde._cli import demo, runs
+from sonde._cli import demo, play, runs
 from sonde.core import errors
 
 
@@ -45,6 +45,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo.demo)
+app.command(epilog=play.EXAMPLES)(play.play)
 app.add_typer(runs.app, name="runs")
 
 

@@ -46,6 +46,25 @@ Hook = tuple[HookName, Any] | interventions.Intervention
 Hooks = Sequence[Hook] | Callable[[ClientState], Awaitable[Sequence[Hook]]]
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Pending:
+    """A request ready for the engine.
+
+    Attributes:
+        asked: What the engine is asked.
+        conversation: The episode it belongs to.
+        messages: Its messages.
+        prompt: The same, encoded.
+        step: Its step in the episode.
+    """
+
+    asked: requests.Request
+    conversation: conversations.Conversation
+    messages: list[dict[str, Any]]
+    prompt: chat.Prompt
+    step: int
+
+
 class HookedTransformerLLMClient:
     """Answers requests with a local model."""
 
@@ -98,40 +117,83 @@ class HookedTransformerLLMClient:
             RequestError: The request makes no sense.
             ContextError: It does not fit the context under the client's policy.
         """
+        pending = await self.prepare(request)
+        try:
+            (answer,) = self.model.submit([pending.asked])
+            return self.complete(pending, await asyncio.wrap_future(answer))
+        except asyncio.CancelledError:
+            pending.asked.cancelled.set()
+            raise
+        finally:
+            pending.conversation.busy = False
+
+    async def prepare(self, request: records.LLMRequest, *, forced: tuple[int, ...] = ()) -> Pending:
+        """What the engine is to be asked, with what is in force here; for callers who put batches together themselves.
+
+        The conversation is marked busy until `complete` is called or the mark is taken off.
+
+        Args:
+            request: The request.
+            forced: Tokens to take instead of drawing, as far as they go.
+        """
+        return await self._pending(request, self.model.request, forced=forced)
+
+    async def _pending(
+        self, request: records.LLMRequest, ask: Callable[..., requests.Request], **fields: Any
+    ) -> Pending:
         messages = chat.normalise(request.messages, request.system_prompt)
         conversation = self.conversations.of(request, messages)
         conversation.busy = True
         try:
-            return await self._answer(request, messages, conversation)
-        finally:
+            prompt, limit = self._prompt(request, messages, conversation)
+            step, known = conversation.step, conversation.known(prompt.whole.tokens)
+            hooks = await self._hooks(ClientState(request, step, prompt.tokens))
+            asked = ask(
+                prompt.tokens,
+                self._sampling(request, limit, step),
+                tuple(hooks),
+                call=riders.Call(conversation.id, step),
+                positions=prompt.positions,
+                new_start=known,
+                persisted=conversation.left_behind(known),
+                **fields,
+            )
+        except BaseException:
             conversation.busy = False
-
-    async def _answer(
-        self, request: records.LLMRequest, messages: list[dict[str, Any]], conversation: conversations.Conversation
-    ) -> records.LLMResponse:
-        prompt, limit = self._prompt(request, messages, conversation)
-        step, known = conversation.step, conversation.known(prompt.whole.tokens)
-        hooks = await self._hooks(ClientState(request, step, prompt.tokens))
-        asked = self.model.request(
-            prompt.tokens,
-            self._sampling(request, limit, step),
-            tuple(hooks),
-            call=riders.Call(conversation.id, step),
-            positions=prompt.positions,
-            new_start=known,
-            persisted=conversation.left_behind(known),
-        )
-        (answer,) = self.model.submit([asked])
-        try:
-            generation = await asyncio.wrap_future(answer)
-        except asyncio.CancelledError:
-            asked.cancelled.set()
             raise
+        return Pending(asked, conversation, messages, prompt, step)
+
+    def complete(self, pending: Pending, generation: requests.Generation) -> records.LLMResponse:
+        """Takes the engine's answer into the conversation."""
+        conversation = pending.conversation
         conversation.step += 1
-        conversation.messages, conversation.chat = messages, prompt.whole
+        conversation.messages, conversation.chat = pending.messages, pending.prompt.whole
         conversation.reply, conversation.reply_tokens = generation.text, generation.tokens
         conversation.persisted = generation.persisted
-        return _response(generation, prompt, step)
+        conversation.busy = False
+        return _response(generation, pending.prompt, pending.step)
+
+    async def recall(self, request: records.LLMRequest, text: str, tokens: tuple[int, ...]) -> None:
+        """Takes a step that was played before into its conversation; the model does not run.
+
+        Args:
+            request: What was asked.
+            text: What was answered, and `tokens` the same as sampled.
+            tokens: See `text`.
+        """
+        pending = await self._pending(request, _unridden)
+        asked = pending.asked
+        end = (asked.positions[-1] + 1 if asked.positions else len(asked.tokens)) + len(tokens)
+        generation = requests.Generation(
+            text=text,
+            tokens=tokens,
+            logprobs=(),
+            finish_reason="stop",
+            prompt_tokens=len(asked.tokens),
+            encoded_tokens=0,
+            persisted=requests.persisting(asked, end),
+        )
+        self.complete(pending, generation)
 
     def _prompt(
         self, request: records.LLMRequest, messages: list[dict[str, Any]], conversation: conversations.Conversation
@@ -229,6 +291,20 @@ def create_hooked_transformer_client_with_chat_template(
     if not (options.get("chat_template") or getattr(chosen, "chat_template", None)):
         raise errors.RequestError("this tokenizer has no chat template: pass chat_template=…, or use the plain client")
     return HookedTransformerLLMClient(model, model_name, max_new_tokens, generation_kwargs, tokenizer=chosen, **options)
+
+
+def _unridden(
+    tokens: tuple[int, ...],
+    sampling: requests.Sampling,
+    interventions: tuple[interventions.Intervention, ...],
+    *,
+    call: riders.Call,
+    **fields: Any,
+) -> requests.Request:
+    """A request that nobody rides along with: it is never run."""
+    return requests.Request(
+        tokens=tokens, sampling=sampling, interventions=interventions, step=call.step or 0, **fields
+    )
 
 
 def _response(generation: requests.Generation, prompt: chat.Prompt, step: int) -> records.LLMResponse:

@@ -10,6 +10,7 @@ cancels what runs when the episode is reset or closed, and hands out observation
 
 import abc
 import asyncio
+import collections
 import copy
 import dataclasses
 import itertools
@@ -69,9 +70,9 @@ class TaskEnvironment(abc.ABC, Generic[TaskT]):
         self.tasks = list(tasks)
         if not self.tasks:
             raise ValueError("an environment needs at least one task: the selection is empty")
-        repeated = {one for one in self.task_ids if self.task_ids.count(one) > 1} if len(self.tasks) < 10_000 else set()
+        repeated = [name for name, count in collections.Counter(self.task_ids).items() if count > 1]
         if repeated:
-            raise ValueError(f"task ids must differ, got twice: {sorted(repeated)[:3]}")
+            raise ValueError(f"task ids must differ, got more than once: {repeated[:3]}")
         self.seed = seed
         self.task: TaskT | None = None
         self.step_count = 0
@@ -99,6 +100,14 @@ class TaskEnvironment(abc.ABC, Generic[TaskT]):
             raise ValueError(f"episodes count from 0, got {episode}")
         self._episode = episode
 
+    def with_tasks(self, tasks: Sequence[TaskT]) -> Self:
+        """A new environment like this one for other tasks."""
+        # A shallow copy keeps the settings; what belongs to an episode is made anew.
+        other = copy.copy(self)
+        TaskEnvironment.__init__(other, tasks, seed=self.seed)
+        other._fresh()
+        return other
+
     def with_task(self, task: TaskT | str) -> Self:
         """A new environment like this one for one task, given itself or by its id.
 
@@ -110,20 +119,15 @@ class TaskEnvironment(abc.ABC, Generic[TaskT]):
             if found is None:
                 raise ValueError(f"no task {task!r}{errors.suggest(task, self.task_ids)}")
             task = found
-        # A shallow copy keeps the settings; what belongs to an episode is made anew.
-        other = copy.copy(self)
-        TaskEnvironment.__init__(other, [task], seed=self.seed)
-        other._fresh()
-        return other
+        return self.with_tasks([task])
 
     async def reset(self) -> records.TimeStep[records.LLMRequest]:
         """Starts the next episode; whatever was running is cancelled first."""
         await self._cancel()
-        self.task = self.task_of(self._episode)
+        task = self.task_of(self._episode)
         self._episode += 1
-        self._episode_id = f"{self.task.id}/{next(_episodes)}"
-        self.step_count, self.actions, self._over = 0, [], False
-        observation = await self._guarded(self._start(self.task))
+        self._begin(task)
+        observation = await self._guarded(self._start(task))
         return records.TimeStep(records.StepType.FIRST, None, None, observation)
 
     async def step(self, action: records.LLMResponse) -> records.TimeStep[records.LLMRequest]:
@@ -186,6 +190,25 @@ class TaskEnvironment(abc.ABC, Generic[TaskT]):
     async def _act(self, action: records.LLMResponse) -> Outcome:
         """Takes one action of the episode under way."""
 
+    def _begin(self, task: TaskT) -> None:
+        """Makes a task the one that is played, under an episode id of its own."""
+        self.task, self._episode_id = task, f"{task.id}/{next(_episodes)}"
+        self.step_count, self.actions, self._over = 0, [], False
+
+    async def _take_up(self, task_id: str) -> TaskT:
+        """For `restore`: begins the task of a snapshot, with nothing done yet.
+
+        Raises:
+            EpisodeError: It is not here.
+        """
+        task = next((one for one in self.tasks if one.id == task_id), None)
+        if task is None:
+            near = errors.suggest(task_id, self.task_ids)
+            raise errors.EpisodeError(f"the snapshot is of task {task_id!r}, which this environment has not{near}")
+        await self._cancel()
+        self._begin(task)
+        return task
+
     async def _stop(self) -> None:
         """Frees what an episode holds: processes, folders, connections. Called before each reset and at close."""
 
@@ -218,7 +241,11 @@ class TaskEnvironment(abc.ABC, Generic[TaskT]):
 
 @runtime_checkable
 class Snapshots(Protocol):
-    """An environment whose state can be put away and taken up again, in another instance too."""
+    """An environment whose state can be put away and taken up again, in another instance too.
+
+    A snapshot says what the episode is, and nothing of the process it was taken in: what goes on from it has an episode
+    id of its own.
+    """
 
     def snapshot(self) -> dict[str, Any]:
         """The state of the episode under way, as JSON data."""

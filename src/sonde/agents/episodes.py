@@ -6,14 +6,16 @@ is awaited. Both give the Trajectory of the episode.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
-from sonde.agents import reading
+from sonde.agents import history, trajectories
 from sonde.capture import capture as capture_capture
 from sonde.capture import manager as capture_manager
+from sonde.capture import records as capture_records
 from sonde.capture import trajectory as capture_trajectory
 from sonde.core import sites
+from sonde.models import model as models_model
 
 OnStep = Callable[[int, Any, Any], None]
 
@@ -31,7 +33,8 @@ def run_episode(
     Args:
         env: An environment.
         client: A client.
-        capture: What records; with a model client, by default a capture of the last prompt token's residual stream.
+        capture: What records; by default, with a client that has a model, a capture of the last prompt token's
+            residual stream, and with any other the conversation only.
         max_steps: Stop after so many steps.
         on_step: Called after each step with its number, the action and the new TimeStep.
 
@@ -52,7 +55,7 @@ def run_episode_with_intervention(
 ) -> Any:
     """Plays one episode under a manager's interventions; as `run_episode` otherwise."""
 
-    async def play() -> capture_trajectory.TrajectoryActivations:
+    async def play() -> trajectories.EpisodeTrajectory:
         with manager:
             return await _play(env, client, capture, max_steps, on_step)
 
@@ -70,7 +73,7 @@ def run_and_cache_episode(
 ) -> Any:
     """Plays one episode, of a task if given, and records it whole; as `run_episode` otherwise."""
 
-    async def play() -> capture_trajectory.TrajectoryActivations:
+    async def play() -> trajectories.EpisodeTrajectory:
         chosen = env if task is None else env.with_task(task)
         capture = capture_capture.ActivationCapture(client.model, hook_filter)
         return await _play(chosen, client, capture, max_steps, on_step)
@@ -81,44 +84,66 @@ def run_and_cache_episode(
 async def _play(
     env: Any,
     client: Any,
-    capture: capture_capture.ActivationCapture | None,
+    capture: "capture_capture.ActivationCapture | _Notes | None",
     max_steps: int | None,
     on_step: OnStep | None,
-) -> capture_trajectory.TrajectoryActivations:
-    if capture is None:
-        last = f"blocks.{client.model.cfg.n_layers - 1}.hook_resid_post"
-        capture = capture_capture.ActivationCapture(client.model, last, positions="last_prompt")
+) -> trajectories.EpisodeTrajectory:
+    capture = capture or _default_capture(client)
+    task, before = None, None
     with capture.boarded():
         total, step = 0.0, 0
         async with env:
             now = await env.reset()
+            task = getattr(env, "task", None)
             while not now.last() and (max_steps is None or step < max_steps):
-                with _step(capture):
-                    action = await client(now.observation)
+                seen = now.observation
+                with capture.step():
+                    action = await client(seen)
                     now = await env.step(action)
-                    capture.record_step_metadata({"reward": now.reward, "text": reading.text_of(action)})
+                    capture.record_step_metadata(history.noted(seen, before, action, now, env))
                 total += float(now.reward or 0.0)
-                step += 1
+                before, step = seen, step + 1
                 if on_step is not None:
                     on_step(step - 1, action, now)
         capture.reward = total
-    return capture.get_trajectory()
+    origin = trajectories.Origin.of(env, client, task)
+    return trajectories.EpisodeTrajectory.of(capture.get_trajectory(), origin)
 
 
-@contextlib.contextmanager
-def _step(capture: capture_capture.ActivationCapture) -> Iterator[None]:
-    """One step: request, response and what came of it; if any of that fails, no step is left open."""
-    capture.start_step()
-    try:
+class _Notes:
+    """Stands in for a capture where there is no model to look into: what was seen and said is kept, and no more."""
+
+    def __init__(self) -> None:
+        self.reward: float | None = None
+        self._steps: list[capture_trajectory.Step] = []
+        self._noted: dict[str, Any] = {}
+
+    def boarded(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        self._noted = {}
         yield
-        capture.end_step()
-    except BaseException:
-        capture.abandon_step()
-        raise
+        self._steps.append(capture_trajectory.Step(metadata=self._noted))
+
+    def record_step_metadata(self, metadata: Mapping[str, Any]) -> None:
+        self._noted |= metadata
+
+    def get_trajectory(self) -> capture_trajectory.TrajectoryActivations:
+        return capture_trajectory.TrajectoryActivations(capture_records.Records(), self._steps, reward=self.reward)
+
+
+def _default_capture(client: Any) -> capture_capture.ActivationCapture | _Notes:
+    model = getattr(client, "model", None)
+    if not isinstance(model, models_model.Model):
+        return _Notes()
+    last = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
+    return capture_capture.ActivationCapture(model, last, positions="last_prompt")
 
 
 def _now_or_later(
-    episode: Coroutine[Any, Any, capture_trajectory.TrajectoryActivations],
+    episode: Coroutine[Any, Any, trajectories.EpisodeTrajectory],
 ) -> Any:
     try:
         asyncio.get_running_loop()

@@ -51,8 +51,8 @@ class ActivationCapture:
 
         Args:
             model: A Sonde model, `TransformerBridge` or nnsight model.
-            hook_filter: Which Sites: a predicate on names, a name or wildcard, a list of those, or None for all but
-                the costly ones.
+            hook_filter: Which Sites: a predicate on names, a name or wildcard, a list of those (an empty one: tokens
+                only), or None for all but the costly ones.
             positions: Which positions to keep in each step: `all`, `prompt`, `last_prompt`, `generated`, `last`, or
                 numbers (negative ones count back from the end of the prompt; below -1 they cost encoding every prompt
                 as a whole).
@@ -61,15 +61,17 @@ class ActivationCapture:
             folder: Write each step to an episode folder when it ends, instead of holding it in memory.
         """
         self.model = adapters.as_model(model)
-        self.sites = tuple(sites.select(hook_filter, self.model.site_names))
+        self.sites = () if hook_filter == [] else tuple(sites.select(hook_filter, self.model.site_names))
         selection.check(positions)
         self.positions: selection.Positions = positions
         self.dtype, self.device = dtype, torch.device(device)
         self.reward: float | None = None
+        self.summary: dict[str, Any] = {}
         self.metadata: dict[str, Any] = {"model": self.model.cfg.model_name, "sites": list(self.sites)}
         self._automatic = False
         self._folder = Path(folder) if folder is not None else None
         self._writer: store.EpisodeWriter | None = None
+        self._there, self._resumed = 0, False
         self._step: capture_trajectory.Step | None = None
         self.clear()
 
@@ -93,7 +95,7 @@ class ActivationCapture:
 
     def __enter__(self) -> Self:
         """Starts riding along."""
-        if self._folder is not None and self._writer is None:
+        if self._folder is not None and self._writer is None and not self._resumed:
             metadata = {"format": capture_trajectory.FORMAT, **self.metadata}
             self._writer = store.EpisodeWriter.create(self._folder, metadata=metadata)
         riders.mount(self)
@@ -107,7 +109,26 @@ class ActivationCapture:
         self._step = None
         if self._writer is not None:
             self._flush()
-            self._writer.close({"reward": capture_trajectory.plain_reward(self.reward)})
+            self._writer.close({**self.summary, "reward": capture_trajectory.plain_reward(self.reward)})
+            self._writer = None
+
+    def resume(self) -> int:
+        """Takes up the episode in the folder again, before the `with` block; returns how many steps it has.
+
+        So many steps are to be run once more, with the same tokens: they are not written again, later ones are.
+        Notes about those steps are on disk already. An episode that was closed takes no further steps.
+        """
+        assert self._folder is not None
+        reader = store.EpisodeReader.open(self._folder)
+        self._there, self._resumed = sum("amends" not in line for line in reader.steps), True
+        if reader.status != "closed":
+            self._writer = store.EpisodeWriter.resume(self._folder)
+        return self._there
+
+    def suspend(self) -> None:
+        """Leaves the folder as an episode that is not over: `resume` can go on with it."""
+        if self._writer is not None:
+            self._writer.abort()
             self._writer = None
 
     @contextlib.contextmanager
@@ -133,6 +154,17 @@ class ActivationCapture:
         self._write(self._step)
         self._steps.append(self._step)
         self._step = None
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """One step: request, response and what came of it; if any of that fails, none is left open."""
+        self.start_step()
+        try:
+            yield
+            self.end_step()
+        except BaseException:
+            self.abandon_step()
+            raise
 
     def abandon_step(self) -> None:
         """Forgets the open step, if there is one: its request failed, say."""
@@ -251,7 +283,10 @@ class ActivationCapture:
             self._unwritten = None
 
     def _write(self, step: capture_trajectory.Step) -> None:
-        if self._writer is not None:
+        if self._folder is not None and self._there:  # run again after an interruption
+            self._there -= 1
+            self._records.flushed(self._folder)
+        elif self._writer is not None:
             self._writer.append_step(step.to_json(), self._records.pending())
             self._records.flushed(self._writer.folder)
 

@@ -82,7 +82,7 @@ class Batch:
         self.order = layer_order_of(batch[0])
         self._seat()
         names = frozenset(name for request in batch for recorder in request.recorders for name in recorder.sites)
-        self.tape = model_tape.Tape(names) if names else None
+        self.tape = model_tape.Tape(names) if any(request.recorders for request in batch) else None
         self.edits = self._bind()
 
     def _plan(self, request: requests.Request) -> Row:
@@ -103,7 +103,7 @@ class Batch:
                 tokens,
                 row.lineage,
                 order=order.digest if order else None,
-                recorders=[recorder.key for recorder in request.recorders],
+                recorders=[recorder.key for recorder in request.recorders if recorder.sites],
                 limit=limit,
             )
         return row
@@ -246,7 +246,9 @@ class Batch:
         coverage: dict[Any, np.ndarray] = {}
         for recorder in request.recorders:
             assert self.tape is not None
-            before = row.entry.coverage[recorder.key][: row.reused] if row.entry else np.zeros(0, dtype=np.int64)
+            # Who records no Site misses nothing in a prefix that another conversation encoded.
+            missing = np.full(row.reused, -1, dtype=np.int64)
+            before = row.entry.coverage.get(recorder.key, missing)[: row.reused] if row.entry else missing
             positions, values = self.tape.row(index, recorder.sites)
             coverage[recorder.key] = recorder.deliver(
                 requests.Recorded(

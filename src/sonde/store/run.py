@@ -87,6 +87,11 @@ class Run:
         return self.manifest["id"]
 
     @property
+    def episodes_dir(self) -> Path:
+        """Where the episodes' folders are."""
+        return self.folder / EPISODES
+
+    @property
     def status(self) -> str:
         """`running` (or killed while it ran) or `finished`."""
         return self.manifest["status"]

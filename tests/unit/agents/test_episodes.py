@@ -208,12 +208,12 @@ async def test_a_reset_in_the_middle_starts_the_next_episode_afresh():
 
 async def test_a_step_outside_an_episode_is_an_error():
     async with testing.ScriptedEnvironment() as env:
-        with pytest.raises(errors.RequestError, match=r"call reset\(\) before step"):
+        with pytest.raises(errors.EpisodeError, match=r"call reset\(\) before step"):
             await env.step(answer("x"))
         step = await env.reset()
         while not step.last():
             step = await env.step(answer("x"))
-        with pytest.raises(errors.RequestError):
+        with pytest.raises(errors.EpisodeError):
             await env.step(answer("x"))
     assert isinstance(env, sonde.Environment)
     with pytest.raises(ValueError, match="at least one task"):

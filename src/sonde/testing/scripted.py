@@ -9,10 +9,10 @@ it. Observations are snapshots: nothing that happens later changes them.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from sonde.agents import environment, reading
 from sonde.core import errors, records
 
 VOWELS = frozenset("aeiouAEIOU")
@@ -68,83 +68,73 @@ def scripted_tasks() -> list[ScriptedTask]:
     ]
 
 
-class ScriptedEnvironment:
+class ScriptedEnvironment(environment.TaskEnvironment[ScriptedTask]):
     """Plays tasks one after the other, one episode each."""
 
-    def __init__(self, tasks: Sequence[ScriptedTask] | None = None, *, max_output_tokens: int = 16) -> None:
+    def __init__(
+        self, tasks: Sequence[ScriptedTask] | None = None, *, max_output_tokens: int = 16, seed: int | None = None
+    ) -> None:
         """Takes the tasks to play.
 
         Args:
             tasks: Tasks; `scripted_tasks()` if left out.
             max_output_tokens: What the requests ask for.
+            seed: Fixes the order of the tasks; None: as given.
 
         Raises:
             ValueError: There are no tasks.
         """
-        self.tasks = list(scripted_tasks() if tasks is None else tasks)
-        if not self.tasks:
-            raise ValueError("an environment needs at least one task")
+        super().__init__(scripted_tasks() if tasks is None else tasks, seed=seed)
         self.max_output_tokens = max_output_tokens
-        self.task: ScriptedTask | None = None
-        self._next = 0
-        self._episode = 0
         self._messages: list[dict[str, Any]] = []
 
-    def with_task(self, task: ScriptedTask) -> "ScriptedEnvironment":
-        """The same environment for one task."""
-        return ScriptedEnvironment([task], max_output_tokens=self.max_output_tokens)
-
-    async def reset(self) -> records.TimeStep[records.LLMRequest]:
-        """Starts the next task."""
-        self.task = self.tasks[self._next % len(self.tasks)]
-        self._next += 1
-        self._episode += 1
-        self._messages = [{"role": "user", "content": self.task.turns[0]}]
-        return records.TimeStep(records.StepType.FIRST, None, None, self._observation())
-
-    async def step(self, action: records.LLMResponse) -> records.TimeStep[records.LLMRequest]:
-        """Takes the model's answer and says the next turn.
+    def snapshot(self) -> dict[str, Any]:
+        """The episode under way as JSON data: its task, and what the model wrote so far.
 
         Raises:
-            RequestError: Before `reset`, or after the episode ended.
+            EpisodeError: No episode is under way.
         """
-        if self.task is None:
-            raise errors.RequestError("call reset() before step(): no episode is under way")
-        text = "".join(part.content for part in action.data)
+        if self.task is None or self._over:
+            raise errors.EpisodeError("no episode is under way: call reset() before snapshot()")
+        return {
+            "task_id": self.task.id,
+            "episode": self._episode,
+            "replies": [reading.text_of(action) for action in self.actions],
+        }
+
+    async def restore(self, snapshot: Mapping[str, Any]) -> records.TimeStep[records.LLMRequest]:
+        """Goes on from a snapshot; returns what was to be seen when it was taken.
+
+        Raises:
+            EpisodeError: The snapshot is of a task that this environment has not, or does not fit it.
+        """
+        task = await self._take_up(snapshot["task_id"])
+        self.seek(snapshot["episode"])
+        replies = list(snapshot["replies"])
+        if len(replies) >= len(task.turns):
+            raise errors.EpisodeError(f"{len(replies)} replies in the snapshot, but {task.id!r} ends after them")
+        now = records.TimeStep(records.StepType.FIRST, None, None, await self._start(task))
+        for text in replies:
+            now = await self.step(records.LLMResponse(data=(records.TextData(text),), usage=records.Usage(0, 0)))
+        return now
+
+    async def _start(self, task: ScriptedTask) -> records.LLMRequest:
+        self._messages = [{"role": "user", "content": task.turns[0]}]
+        return self._observation()
+
+    async def _act(self, action: records.LLMResponse) -> environment.Outcome:
+        assert self.task is not None
+        text = reading.text_of(action)
         self._messages.append({"role": "assistant", "content": text})
-        done = sum(message["role"] == "user" for message in self._messages)
-        last = done >= len(self.task.turns)
+        said = self.step_count + 1
+        last = said >= len(self.task.turns)
         if not last:
-            self._messages.append({"role": "user", "content": self.task.turns[done]})
-        step = records.TimeStep(
-            records.StepType.LAST if last else records.StepType.MID,
-            self.task.score(text),
-            0.0 if last else 1.0,
-            self._observation(),
-        )
-        self.task = None if last else self.task
-        return step
+            self._messages.append({"role": "user", "content": self.task.turns[said]})
+        return environment.Outcome(self._observation(), self.task.score(text), done=last)
 
-    async def close(self) -> None:
-        """Ends the episode."""
-        self.task = None
-
-    async def __aenter__(self) -> Self:
-        """Itself."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Closes."""
-        await self.close()
+    def _fresh(self) -> None:
+        self._messages = []
 
     def _observation(self) -> records.LLMRequest:
         assert self.task is not None
-        episode = f"{self.task.id}/{id(self)}/{self._episode}"
-        return records.LLMRequest(
-            messages=tuple(MappingProxyType(dict(message)) for message in self._messages),
-            system_prompt=self.task.system_prompt,
-            max_output_tokens=self.max_output_tokens,
-            metadata=MappingProxyType({"task_id": self.task.id, "episode_id": episode}),
-        )
+        return self.ask(self._messages, system_prompt=self.task.system_prompt, max_output_tokens=self.max_output_tokens)

@@ -1,0 +1,55 @@
+"""Sixteen Twenty Questions episodes at once, against one at a time.
+
+The same episodes, seeds and settings; only the size of the wave differs. The two take turns, one wave of sixteen and
+then a few single episodes, so that what else happens on the machine hits both alike. Run: python
+benchmarks/bench_play.py, about 10 minutes on two cores.
+"""
+
+import pathlib
+import tempfile
+import time
+
+import shared
+
+import sonde
+
+EPISODES, STEPS, NEW = 16, 20, 48
+CAPTURES = {"tokens only": None, "resid_post of 30 layers": "blocks.*.hook_resid_post"}
+SINGLES = 4
+
+
+def steps_per_second(model, folder, *, wave, first, episodes, capture):
+    """Plays `episodes` tasks from the `first` on; steps and seconds."""
+    start = time.perf_counter()
+    played = sonde.play(
+        f"20q:{first}:{first + episodes}",
+        model,
+        episodes=episodes,
+        wave=wave,
+        seed=1,
+        capture=capture,
+        generation={"temperature": 1.0, "max_new_tokens": NEW},
+        options={"step_limit": STEPS, "seed": None},
+        runs_dir=folder,
+    )
+    return sum(episode.steps for episode in played), time.perf_counter() - start
+
+
+def main() -> None:
+    model = shared.load()
+    with tempfile.TemporaryDirectory() as folder:
+        place = pathlib.Path(folder)
+        steps_per_second(model, place, wave=1, first=0, episodes=1, capture=None)  # warm-up
+        for name, capture in CAPTURES.items():
+            options = {"capture": capture}
+            together = steps_per_second(model, place, wave=EPISODES, first=0, episodes=EPISODES, **options)
+            alone = [steps_per_second(model, place, wave=1, first=4 * i, episodes=1, **options) for i in range(SINGLES)]
+            again = steps_per_second(model, place, wave=EPISODES, first=0, episodes=EPISODES, **options)
+            many = (together[0] + again[0]) / (together[1] + again[1])
+            one = sum(steps for steps, _ in alone) / sum(seconds for _, seconds in alone)
+            shared.report(f"{name}: {many:.2f} steps/s at once, {one:.2f} one at a time")
+            shared.verdict(f"{EPISODES} episodes at once, {name}", many / one, "at least 3.5x", many / one >= 3.5)
+
+
+if __name__ == "__main__":
+    main()

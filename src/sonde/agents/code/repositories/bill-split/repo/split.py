@@ -1,0 +1,9 @@
+"""Splitting a bill."""
+
+from money import to_cents, to_text
+
+
+def split(amount, people):
+    """Each person's share of the amount, as texts."""
+    share = to_cents(amount) / people
+    return [to_text(share) for _ in range(people)]

@@ -1,0 +1,5 @@
+"""What can go wrong."""
+
+
+class LedgerError(ValueError):
+    """A booking that is refused."""

@@ -1,0 +1,12 @@
+"""Shopping baskets: lists of (name, price in cents)."""
+
+
+def add(name, price, basket=[]):
+    """The basket with one more item; a new basket if none is given."""
+    basket.append((name, price))
+    return basket
+
+
+def total(basket):
+    """What the basket costs, in cents."""
+    return sum(price for _, price in basket)

@@ -1,0 +1,132 @@
+"""What is to be played: settings that can be written down, sent elsewhere and taken up again.
+
+Episodes are cut into waves. A wave is one work item: its episodes go step by step together, and nothing outside of it
+has a part in its numbers, so that seed, wave size and thread count fix the result to the last bit.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sonde import store
+from sonde.core import errors, interventions
+
+Conditions = Mapping[str, tuple[interventions.Intervention, ...]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """One episode to play.
+
+    Attributes:
+        index: Its place among all; its id on disk.
+        episode: Which task, by the environment's seeded order, and which random numbers.
+        condition: The name of the interventions it is played under.
+        branch: 0, or which continuation of an episode it is: each has random numbers of its own.
+    """
+
+    index: int
+    episode: int
+    condition: str = ""
+    branch: int = 0
+
+    @property
+    def id(self) -> str:
+        """Its folder's name."""
+        return f"{self.index:05d}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that fixes the result of playing.
+
+    Attributes:
+        environment: A selection such as `20q:0:10`; None if the user brought a function.
+        options: Options of the environment.
+        model: The model's name.
+        episodes: How many episodes per condition.
+        conditions: Interventions by name; episodes of equal number are paired across conditions.
+        seed: Fixes tasks and sampling.
+        max_steps: Stop an episode after so many steps.
+        wave: Episodes that go together.
+        capture: `sites` (names), `positions`, `dtype`; no sites: tokens only.
+        generation: Sampling settings of the client, and `context_policy`.
+        threads: Threads of torch.
+    """
+
+    environment: str | None
+    options: Mapping[str, Any]
+    model: str
+    episodes: int
+    conditions: Conditions
+    seed: int = 0
+    max_steps: int | None = None
+    wave: int = 16
+    capture: Mapping[str, Any]
+    generation: Mapping[str, Any]
+    threads: int
+
+    def __post_init__(self) -> None:
+        """Refuses impossible settings."""
+        for name, least in (("episodes", 1), ("wave", 1), ("threads", 1), ("max_steps", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise errors.RequestError(f"{name} must be a whole number from {least} up, got {value!r}")
+        if not self.conditions:
+            raise errors.RequestError("there are no conditions to play under: leave them out, or give at least one")
+
+    def plans(self) -> list[Plan]:
+        """All episodes, conditions of one episode side by side."""
+        pairs = [(episode, name) for episode in range(self.episodes) for name in self.conditions]
+        return [Plan(index, episode, name) for index, (episode, name) in enumerate(pairs)]
+
+    def waves(self) -> list[list[Plan]]:
+        """The work items."""
+        plans = self.plans()
+        return [plans[start : start + self.wave] for start in range(0, len(plans), self.wave)]
+
+    @property
+    def opaque(self) -> list[str]:
+        """What cannot be written down: replay and other machines are out of reach with it."""
+        specs = [spec for held in self.conditions.values() for spec in held]
+        found = [spec.name for spec in specs if isinstance(spec, interventions.Opaque)]
+        return found if self.environment else ["an environment given as a function", *found]
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings as JSON data; what is opaque is named only."""
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        plain["conditions"] = {name: [_written(spec) for spec in held] for name, held in self.conditions.items()}
+        return store.jsonable(plain)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Settings":
+        """Reads what `to_json` wrote.
+
+        Raises:
+            OpaqueError: It holds something that could only be named.
+        """
+        fields = dict(data)
+        fields["conditions"] = {
+            name: tuple(_read(spec) for spec in held) for name, held in fields["conditions"].items()
+        }
+        return cls(**fields)
+
+
+def step_seed(seed: int, plan: Plan, step: int) -> int:
+    """A seed for the sampling of one step: conditions share it, episodes, steps and branches do not."""
+    numbers = (seed, plan.episode, step, plan.branch)
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint32)[0])
+
+
+def _written(spec: interventions.Intervention) -> dict[str, Any]:
+    return {"opaque": spec.describe()} if isinstance(spec, interventions.Opaque) else spec.to_json()
+
+
+def _read(data: Mapping[str, Any]) -> interventions.Intervention:
+    if "opaque" in data:
+        raise errors.OpaqueError(
+            f"{data['opaque']} is a plain function and was not stored: call sonde.play with it again"
+        )
+    return interventions.from_json(data)

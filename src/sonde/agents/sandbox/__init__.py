@@ -1,0 +1,1 @@
+"""Sandboxes: where an agent's shell commands run, and what they cannot reach."""

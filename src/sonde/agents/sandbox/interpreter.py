@@ -1,0 +1,63 @@
+"""Where does Python inside a sandbox come from? From the interpreter that runs Sonde, shown read-only.
+
+Its base prefix (not the virtual environment: that one may hold anything) is bound at its own path, so that `python` and
+`python3` inside are this version with its standard library; what was installed beside that is hidden. Packages are bound one by one into a folder of their own,
+which `PYTHONPATH` names; pytest and what it needs are there unless the caller says otherwise.
+"""
+
+import functools
+import importlib.metadata
+import re
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def prefix() -> Path:
+    """The folder that the running interpreter was installed to."""
+    return Path(sys.base_prefix)
+
+
+def hidden() -> list[Path]:
+    """Folders of that installation which hold what somebody installed there: not shown inside."""
+    paths = sysconfig.get_paths(vars={"base": sys.base_prefix, "platbase": sys.base_prefix})
+    return [Path(path) for path in sorted({paths["purelib"], paths["platlib"]}) if Path(path).is_relative_to(prefix())]
+
+
+def executable() -> Path:
+    """The interpreter itself, outside any virtual environment."""
+    named = prefix() / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return named if named.exists() else Path(sys.executable).resolve()
+
+
+@functools.cache
+def packages(*names: str) -> tuple[Path, ...]:
+    """The files and folders that installed distributions and what they require consist of, without their scripts.
+
+    Args:
+        *names: Distributions, such as `"pytest"`; one that is not installed is left out.
+    """
+    found: dict[str, Path] = {}
+    waiting, seen = list(names), set[str]()
+    while waiting:
+        name = waiting.pop()
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for file in distribution.files or ():
+            top = file.parts[0]
+            if top not in ("..", "__pycache__") and not file.is_absolute():
+                found[top] = Path(str(distribution.locate_file(top)))
+        for requirement in distribution.requires or ():
+            needed = re.match(r"[\w.-]+", requirement)
+            if needed and "extra ==" not in requirement and needed[0] not in seen:
+                seen.add(needed[0])
+                waiting.append(needed[0])
+    return tuple(path for _, path in sorted(found.items()) if path.exists())
+
+
+def chosen(given: Sequence[Path] | None) -> Sequence[Path]:
+    """The packages to show: those given, or pytest's."""
+    return packages("pytest") if given is None else given

@@ -1,0 +1,1 @@
+"""Twenty Questions: objects, oracles that judge a player's messages, the environment, and a look at an episode."""

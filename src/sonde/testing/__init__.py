@@ -1,0 +1,18 @@
+"""What you test your own environments, clients and studies with: a scripted environment, a scripted client, a suite.
+
+    env = testing.ScriptedEnvironment(testing.scripted_tasks()[:1])
+    client = testing.ScriptedClient(["Is it alive?"], loop=True)
+    await testing.assert_conforms(MyEnvironment, client)
+
+Nothing here loads a model or torch.
+"""
+
+from sonde.testing.client import ScriptedClient
+from sonde.testing.conformance import CHECKS, Report, Verdict, assert_conforms, check_environment
+from sonde.testing.scripted import VOWELS, ScriptedEnvironment, ScriptedTask, scripted_tasks, vowel_share
+
+__all__ = [
+    "ScriptedEnvironment", "ScriptedTask", "scripted_tasks", "vowel_share", "VOWELS",
+    "ScriptedClient",
+    "check_environment", "assert_conforms", "Report", "Verdict", "CHECKS",
+]  # fmt: skip
