@@ -84,6 +84,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Sonde into $(VENV) (a few minutes the first time)"
 	@$(PIP) torch
 	@$(PIP) -e ".[all,dev]"
+	@$(PIP) --no-deps mini-swe-agent python-dotenv  # its agent class needs no more; with all it asks for it is 700 MB
 	@touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed

@@ -3,7 +3,7 @@
     python benchmarks/measure_code.py [--model smollm2-135m-instruct] [--steps 8] [--tokens 200] [--at-once 9]
 
 Plays every task once and prints how many were solved, with a 95 % Wilson interval, and how many messages held a command
-that could be run. Takes some minutes on two cores.
+that could be run. Takes about half an hour on two cores that others use too.
 """
 
 import argparse

@@ -17,6 +17,7 @@ PICTURES = {
     "temporal_flow": ("steps.png", "drift.png"),
     "compare_models": ("norms.png",),
     "steer_one_step": ("steering.png",),
+    "mini_swe_agent": (),
 }
 
 
@@ -52,18 +53,24 @@ def test_an_example_runs_on_a_tiny_model(name, tmp_path):
         assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
 
 
+PAGES = ["recording.md", "interventions.md", "engine.md", "agents.md", "twenty-questions.md", "code.md"]
+
+
 def blocks_of(page):
     text = (DOCS / page).read_text()
     return [part.split("```")[0] for part in text.split("```python\n")[1:]]
 
 
-@pytest.mark.parametrize("page", ["recording.md", "interventions.md", "engine.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_the_examples_of_a_page_run_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
+    from sonde.agents import presets
     from sonde.models import families
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(families, "FAMILIES", families.FAMILIES)  # a page may add a family
+    monkeypatch.setattr(presets, "_presets", dict(presets._presets))  # or a preset
     names = {"__name__": "page"}
     for number, block in enumerate(blocks_of(page)):
         exec(compile(block, f"{page}, block {number}", "exec"), names)
-    names["model"].close()
+    if "model" in names:
+        names["model"].close()

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+EPISODES = 6
 SCRIPT = """
 import sys, torch
 torch.set_num_threads(1)
@@ -25,12 +26,13 @@ def start(folder):
 
 
 def written(folder):
-    return {path: path.read_bytes() for path in sorted((folder / "it" / "episodes").rglob("steps.jsonl"))}
+    found = [folder / "it" / "episodes" / f"{index:05d}" / "steps.jsonl" for index in range(EPISODES)]
+    return {path: path.read_bytes() for path in found if path.exists()}
 
 
 def contents(folder):
     found = {}
-    for path in sorted((folder / "it" / "episodes").rglob("*")):
+    for path in sorted((folder / "it" / "episodes").glob("[0-9]*/*")):
         if path.suffix == ".json":
             told = json.loads(path.read_text())
             found[path.relative_to(folder)] = {k: v for k, v in told.items() if k not in ("created", "closed", "crc32")}
