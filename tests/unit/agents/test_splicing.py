@@ -82,8 +82,8 @@ async def test_a_stop_string_that_ends_inside_a_character_leaves_the_text_right(
 async def test_a_template_that_trims_keeps_the_tokens_as_they_were_sampled(model, monkeypatch):
     template = tiny.CHAT_TEMPLATE.replace("message['content']", "message['content'].strip()")
     tokens = tuple(model.tokenizer.encode("\n said  "))
-    monkeypatch.setattr(model, "request", functools.partial(model.request, forced=tokens))
     client = sonde.HookedTransformerLLMClient(model, max_new_tokens=8, chat_template=template)
+    monkeypatch.setattr(client, "prepare", functools.partial(client.prepare, forced=tokens))
     messages = [user("one")]
     first = await client(sonde.LLMRequest(messages=messages))
     assert first.text == "\n said  "
@@ -189,8 +189,8 @@ async def test_a_content_may_come_in_parts(model):
 
 async def test_special_tokens_in_an_answer_are_left_out_of_the_next_prompt(model, monkeypatch):
     tokens = (65, 66, 257, 67, 256, 68)
-    monkeypatch.setattr(model, "request", functools.partial(model.request, forced=tokens))
     client = sonde.HookedTransformerLLMClient(model, max_new_tokens=6)
+    monkeypatch.setattr(client, "prepare", functools.partial(client.prepare, forced=tokens))
     first = await client(sonde.LLMRequest(messages=[user("a")]))
     assert first.token_ids == tokens
     second = await client(sonde.LLMRequest(messages=[user("a"), assistant(first.text), user("b")]))
