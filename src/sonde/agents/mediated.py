@@ -35,6 +35,7 @@ GRACE = 10.0
 """Seconds that an agent has to end once it is cancelled."""
 
 Agent = Callable[..., Any]
+STEP_LIMIT = 100
 TaskT = TypeVar("TaskT", bound=environment.Task)
 ResultT = TypeVar("ResultT")
 
@@ -132,7 +133,7 @@ class MediatedEnvironment(environment.TaskEnvironment[TaskT], Generic[TaskT]):
         tasks: Sequence[TaskT],
         *,
         in_thread: bool = False,
-        step_limit: int | None = None,
+        step_limit: int | None = STEP_LIMIT,
         seed: int | None = None,
     ) -> None:
         """Takes the agent.
@@ -142,7 +143,7 @@ class MediatedEnvironment(environment.TaskEnvironment[TaskT], Generic[TaskT]):
                 function, or with `in_thread` a plain one.
             tasks: What it plays.
             in_thread: The agent blocks: give it a thread.
-            step_limit: After so many answers the agent is cancelled and the episode cut off, reward 0.
+            step_limit: After so many answers the agent is cancelled and the episode cut off, reward 0; None: never.
             seed: Fixes the order of the tasks.
         """
         super().__init__(tasks, seed=seed)

@@ -82,6 +82,10 @@ class Meeting:
             asked.cancelled.set()
             raise
 
+    def close(self) -> None:
+        """Asks nothing more: the wave is being stopped."""
+        self._live.clear()
+
     def leave(self, index: int) -> None:
         """Takes out an episode that is over."""
         self._live.discard(index)
@@ -174,6 +178,7 @@ async def play_wave(stage: Stage, wave: Sequence[plans.Plan]) -> list[capture_tr
     try:
         return list(await asyncio.gather(*tasks))
     except BaseException:
+        meeting.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -249,7 +254,7 @@ class _Episode:
             self.total += float(moment.reward or 0.0)
             self._tick(Tick(self.plan, number, len(moment.tokens), moment.over, again=True))
         limit = self.stage.settings.max_steps
-        if past and (past[-1].over or len(past) == limit):
+        if capture.closed or (past and (past[-1].over or len(past) == limit)):
             return
         before = past[-1].observation if past else None
         past = past or await self._recalled()

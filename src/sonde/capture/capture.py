@@ -125,6 +125,11 @@ class ActivationCapture:
             self._writer = store.EpisodeWriter.resume(self._folder)
         return self._there
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was resumed in a folder whose episode was closed, which takes no further steps."""
+        return self._resumed and self._writer is None
+
     def suspend(self) -> None:
         """Leaves the folder as an episode that is not over: `resume` can go on with it."""
         if self._writer is not None:

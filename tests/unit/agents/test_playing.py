@@ -165,6 +165,16 @@ def test_an_episode_that_fails_does_not_stop_the_others(model, tmp_path):
     assert played[1].steps == 1
 
 
+def test_a_failed_episode_of_an_interrupted_wave_stays_failed(model, tmp_path):
+    options = {"episodes": 3, "runs_dir": tmp_path, "run": "it"}
+    with pytest.raises(Stop):
+        playing.play(Breaks, model, on_progress=stop_after(8), **options)
+    played = playing.play(Breaks, model, **options)
+    assert [episode.error is None for episode in played] == [True, False, True]
+    assert played[1].steps == 1
+    assert [len(episode.trajectory) for episode in played] == [4, 1, 3]
+
+
 def test_when_all_fail_the_reason_is_raised(model, tmp_path):
     class Down(testing.ScriptedEnvironment):
         async def _start(self, task):
