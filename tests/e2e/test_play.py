@@ -77,7 +77,8 @@ def steps_in(folder):
 
 
 def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
-    command = [*SONDE, "play", "20q:0:4", "-m", "tiny-llama", "-n", "4", "--run", "it"]
+    settings = ["20q:0:4", "-m", "tiny-llama", "-n", "4", "--max-new-tokens", "24", "--max-steps", "12"]
+    command = [*SONDE, "play", *settings, "--run", "it"]
     process = subprocess.Popen(
         command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -90,11 +91,11 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
     assert "go on with: sonde play --resume it" in out
     assert "Traceback" not in err
     before = steps_in(tmp_path)
-    assert 6 <= before < 80
+    assert 6 <= before < 48
     done = run("--resume", "it", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert steps_in(tmp_path) == 80
-    whole = run("20q:0:4", "-m", "tiny-llama", "-n", "4", "--run", "other", folder=tmp_path)
+    assert steps_in(tmp_path) == 48
+    whole = run(*settings, "--run", "other", folder=tmp_path)
     assert whole.returncode == 0
     for index in range(4):
         one, other = (

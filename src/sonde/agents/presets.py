@@ -86,10 +86,16 @@ def make(selection: str, **options: Any) -> Any:
         **options: Handed to the environment, such as `seed` or `step_limit`.
 
     Raises:
-        SelectorError: The preset is unknown, a selector does not parse, or it selects no task (also a ValueError).
+        SelectorError: The preset is unknown, an option is wrong, a selector does not parse, or it selects no task (also
+            a ValueError).
     """
     preset, parts = _parsed(selection)
-    env = preset.factory(**options)
+    try:
+        env = preset.factory(**options)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, errors.SondeError):
+            raise
+        raise errors.SelectorError(f"{preset.name!r} cannot be made: {error}") from error
     if not parts:
         return env
     if not hasattr(env, "with_tasks"):

@@ -1,8 +1,10 @@
-"""One wave of episodes: all of them one step, in one batch, then the next step.
+"""One wave of episodes: all of them in one batch, token by token, step by step.
 
 1. Every episode is a coroutine of its own with its own client, environment, capture and interventions.
 2. A request waits until every episode that is still going has one; then all go to the engine as one batch, in the
-   order of the episodes. So the batches, and with them the last bits, depend on the wave alone.
+   order of the episodes, for some tokens. Episodes that are answered by then take their step in the environment and come
+   back with the next request, while the others pause: a long answer holds nobody up. So the batches, and with them the
+   last bits, depend on the wave alone.
 3. What all rows begin with (the rules of a game, the past of a fork) is encoded once and copied, unless each row has
    its activations recorded. A step is on disk when it is over.
 4. An interrupted wave is taken up by running its recorded steps once more with the recorded tokens; environments are
@@ -15,7 +17,7 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,13 @@ from sonde.agents import history, plans
 from sonde.capture import capture as capture_capture
 from sonde.capture import trajectory as capture_trajectory
 from sonde.core import errors, interventions, records
-from sonde.models import generation as models_generation
+from sonde.models import checking, requests
 from sonde.models import model as models_model
-from sonde.models import requests
 
 #: Tokens that rows must begin alike with to have them encoded once for all.
 WORTH_SHARING = 32
+#: Tokens that a batch generates before rows that are done make room for their next step.
+SLICE = 12
 #: Errors that concern every episode alike: playing stops, and can be taken up again.
 COMMON = (errors.ServerError, errors.BudgetError, errors.StoreError)
 
@@ -68,11 +71,11 @@ class Meeting:
         self._model, self._live = model, set(live)
         self._first = True
         self._running: set[asyncio.Task[None]] = set()
-        self._waiting: dict[int, tuple[requests.Request, asyncio.Future[requests.Generation]]] = {}
+        self._waiting: dict[int, tuple[requests.Item, asyncio.Future[requests.Generation]]] = {}
 
     async def meet(self, index: int, asked: requests.Request) -> requests.Generation:
         """Answers a request together with those of all other live episodes."""
-        models_generation.check(asked, self._model.parts)
+        checking.check(asked, self._model.parts)
         answer: asyncio.Future[requests.Generation] = asyncio.get_running_loop().create_future()
         self._waiting[index] = (asked, answer)
         self._go()
@@ -95,31 +98,33 @@ class Meeting:
     def _go(self) -> None:
         if not self._waiting or self._waiting.keys() != self._live:
             return
-        batch = [self._waiting[index] for index in sorted(self._waiting)]
-        self._waiting = {}
+        batch, self._waiting = dict(sorted(self._waiting.items())), {}
         task = asyncio.ensure_future(self._run(batch))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _run(self, batch: Sequence[tuple[requests.Request, "asyncio.Future[requests.Generation]"]]) -> None:
-        asked = [request for request, _ in batch]
+    async def _run(self, batch: Mapping[int, tuple[requests.Item, "asyncio.Future[requests.Generation]"]]) -> None:
+        items = [item for item, _ in batch.values()]
         first, self._first = self._first, False
-        shared = _shared(asked) if first else None
+        shared = _shared([item for item in items if isinstance(item, requests.Request)]) if first else None
+        outcomes: Sequence[requests.Outcome | BaseException]
         try:
             if shared is not None:
                 await asyncio.wrap_future(self._model.submit([shared])[0])
-            outcomes = await asyncio.gather(
-                *map(asyncio.wrap_future, self._model.submit(asked)), return_exceptions=True
-            )
+            answers = map(asyncio.wrap_future, self._model.submit_for(items, SLICE))
+            outcomes = await asyncio.gather(*answers, return_exceptions=True)
         except BaseException as error:
-            outcomes = [error] * len(batch)
-        for (_, answer), outcome in zip(batch, outcomes, strict=True):
-            if answer.done():
+            outcomes = [error] * len(items)
+        for (index, (_, answer)), outcome in zip(batch.items(), outcomes, strict=True):
+            if isinstance(outcome, requests.Paused):
+                self._waiting[index] = (outcome, answer)
+            elif answer.done():
                 continue
-            if isinstance(outcome, BaseException):
+            elif isinstance(outcome, BaseException):
                 answer.set_exception(outcome)
             else:
                 answer.set_result(outcome)
+        self._go()
 
 
 def _shared(batch: Sequence[requests.Request]) -> requests.Request | None:

@@ -6,19 +6,22 @@
 4. Decode token by token; rows that are finished ride along without writing anything.
 5. Hand each row's recordings to its recorders, put the conversations back into the pool.
 
+A run may be limited to some tokens per row: rows that are not finished then pause, and go on in a later batch with
+other rows beside them.
+
 Cost: one forward pass per generated token for the whole batch, plus one for the prompts' new tokens.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sonde.core import errors, interventions, sites, spans
-from sonde.models import edits, frames, kv, layer_order, requests, sampling, taps
+from sonde.core import interventions, spans
+from sonde.models import checking, edits, frames, kv, layer_order, requests, sampling
 from sonde.models import tape as model_tape
 from sonde.models import wiring as model_wiring
 
@@ -38,6 +41,8 @@ class Row:
         lineage: The same by effect and slot.
         reused: Slots taken from the cache.
         entry: Where they came from.
+        known: For each recorder, its records of the slots that were in the cache at the start.
+        parts: For each recorder what was recorded before the row paused.
     """
 
     request: requests.Request
@@ -50,6 +55,21 @@ class Row:
     logprobs: list[float] = dataclasses.field(default_factory=list)
     finish_reason: str | None = None
     encoded: int = 0
+    known: dict[Any, np.ndarray] = dataclasses.field(default_factory=dict)
+    parts: dict[Any, list[tuple[Tensor, Mapping[str, Tensor]]]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Prompt and what was generated."""
+        return (*self.request.tokens, *self.generated)
+
+    def copy(self) -> "Row":
+        """A row that goes on from here and leaves this one as it is."""
+        generator = torch.Generator()
+        generator.set_state(self.generator.get_state())
+        parts = {key: list(found) for key, found in self.parts.items()}
+        lists = {"generated": list(self.generated), "logprobs": list(self.logprobs)}
+        return dataclasses.replace(self, generator=generator, parts=parts, **lists)
 
     @property
     def offset(self) -> int:
@@ -71,18 +91,32 @@ class Batch:
         parts: model_wiring.Parts,
         tokenizer: "PreTrainedTokenizerBase",
         pool: kv.Pool,
-        batch: Sequence[requests.Request],
+        batch: Sequence[requests.Item],
+        *,
+        limit: int | None = None,
     ) -> None:
-        """Plans the run; nothing is computed yet."""
+        """Plans the run; nothing is computed yet.
+
+        Args:
+            parts: The model.
+            tokenizer: Its tokenizer.
+            pool: Its cached conversations.
+            batch: Requests, and paused ones to go on with.
+            limit: Pause rows that are not finished after so many tokens; None: run all to their end.
+        """
         self.parts, self.tokenizer, self.pool = parts, tokenizer, pool
         self.device = next(parts.hf.parameters()).device
         self.end_ids = end_ids(parts.hf, tokenizer)
         self.end_index = torch.tensor(sorted(self.end_ids), dtype=torch.long, device=self.device)
-        self.rows = [self._plan(request) for request in batch]
-        self.order = layer_order_of(batch[0])
+        asked = [item.request if isinstance(item, requests.Paused) else item for item in batch]
+        self.rows = [self._plan(item) if isinstance(item, requests.Request) else _taken_up(item) for item in batch]
+        # What an intervention finds out from the whole prompt, or a function remembers, does not outlast a batch.
+        lasting = any(one.spec.needs_whole_prompt or _is_opaque(one.spec) for row in self.rows for one in row.active)
+        self.limit = None if lasting else limit
+        self.order = checking.layer_order_of(asked[0])
         self._seat()
-        names = frozenset(name for request in batch for recorder in request.recorders for name in recorder.sites)
-        self.tape = model_tape.Tape(names) if any(request.recorders for request in batch) else None
+        names = frozenset(name for request in asked for recorder in request.recorders for name in recorder.sites)
+        self.tape = model_tape.Tape(names) if any(request.recorders for request in asked) else None
         self.edits = self._bind()
 
     def _plan(self, request: requests.Request) -> Row:
@@ -98,7 +132,7 @@ class Batch:
                 first = request.new_start if one.spec.scope == "new" else 0
                 limit = min(limit, sum(row.position(slot) < first for slot in range(limit)))
         if self.parts.cfg.causal:
-            order = layer_order_of(request)
+            order = checking.layer_order_of(request)
             row.entry, row.reused = self.pool.match(
                 tokens,
                 row.lineage,
@@ -106,6 +140,11 @@ class Batch:
                 recorders=[recorder.key for recorder in request.recorders if recorder.sites],
                 limit=limit,
             )
+        for recorder in request.recorders:
+            # Who records no Site misses nothing in a prefix that another conversation encoded.
+            missing = np.full(row.reused, -1, dtype=np.int64)
+            known = row.entry.coverage.get(recorder.key, missing) if row.entry else missing
+            row.known[recorder.key] = known[: row.reused]
         return row
 
     def _seat(self) -> None:
@@ -135,28 +174,30 @@ class Batch:
         return bound
 
     @torch.no_grad()
-    def run(self) -> list[requests.Generation]:
+    def run(self) -> list[requests.Outcome]:
         """Generates; answers in the order of the requests."""
         cache = kv.SlabCache(self.slab)
         wires = model_wiring.Wiring(self.parts, self.edits, self.tape)
         with wires, layer_order.applied(self.parts, self.order):
             self._take(self._prefill(wires, cache))
-            while any(row.finish_reason is None for row in self.rows):
+            done = 1
+            while done != self.limit and any(row.finish_reason is None for row in self.rows):
                 self._take(self._decode(wires, cache))
+                done += 1
         outcomes = [self._outcome(index, self.rows[index]) for index in np.argsort(self.origin).tolist()]
-        answers = [outcome for outcome in outcomes if isinstance(outcome, requests.Generation)]
+        answers = [outcome for outcome in outcomes if not isinstance(outcome, Exception)]
         if len(answers) < len(outcomes):
             raise requests.BatchError(outcomes)
         return answers
 
     def _prefill(self, wires: model_wiring.Wiring, cache: kv.SlabCache) -> Tensor:
-        width = max(len(row.request.tokens) - row.reused for row in self.rows)
+        width = max(len(row.tokens) - row.reused for row in self.rows)
         ids = torch.zeros(len(self.rows), width, dtype=torch.long)
         slots = torch.full((len(self.rows), width), -1)
         for index, row in enumerate(self.rows):
-            new = row.request.tokens[row.reused :]
+            new = row.tokens[row.reused :]
             ids[index, width - len(new) :] = torch.tensor(new)
-            slots[index, width - len(new) :] = torch.arange(row.reused, len(row.request.tokens))
+            slots[index, width - len(new) :] = torch.arange(row.reused, len(row.tokens))
             row.encoded += len(new)
         return self._forward(wires, cache, ids, slots)
 
@@ -233,23 +274,30 @@ class Batch:
                 return "stop"
         return "length" if len(row.generated) >= row.request.sampling.max_new_tokens else None
 
-    def _outcome(self, index: int, row: Row) -> requests.Generation | Exception:
+    def _outcome(self, index: int, row: Row) -> requests.Outcome | Exception:
         """A recorder that fails spoils its own request only."""
         try:
-            return self._finish(index, row)
+            for recorder in row.request.recorders:
+                assert self.tape is not None
+                row.parts.setdefault(recorder.key, []).append(self.tape.row(index, recorder.sites))
+            return self._pause(index, row) if row.finish_reason is None else self._finish(index, row)
         except Exception as error:
             return error
+
+    def _pause(self, index: int, row: Row) -> requests.Paused:
+        encoded = np.asarray(row.tokens[:-1], dtype=np.int64)
+        lineage = {digest: spans.clip(where, 0, len(encoded)) for digest, where in row.lineage.items()}
+        order = self.order.digest if self.order else None
+        row.entry, row.reused = kv.Entry(encoded, lineage, order, self.slab, index, {}), len(encoded)
+        return requests.Paused(row.request, row)
 
     def _finish(self, index: int, row: Row) -> requests.Generation:
         request = row.request
         encoded = (*request.tokens, *row.generated[:-1])
         coverage: dict[Any, np.ndarray] = {}
         for recorder in request.recorders:
-            assert self.tape is not None
-            # Who records no Site misses nothing in a prefix that another conversation encoded.
-            missing = np.full(row.reused, -1, dtype=np.int64)
-            before = row.entry.coverage.get(recorder.key, missing)[: row.reused] if row.entry else missing
-            positions, values = self.tape.row(index, recorder.sites)
+            before = row.known[recorder.key]
+            positions, values = _joined(row.parts[recorder.key])
             coverage[recorder.key] = recorder.deliver(
                 requests.Recorded(
                     encoded, len(request.tokens), before, positions, values, tuple(row.generated), request.step
@@ -272,58 +320,21 @@ class Batch:
         )
 
 
-def check(request: requests.Request, parts: model_wiring.Parts) -> None:
-    """Refuses a request that cannot run, before it is queued.
-
-    Raises:
-        RequestError: Empty prompt or a token the model does not have.
-        ContextError: Prompt and new tokens do not fit.
-        InterventionError: An intervention does not fit the model.
-    """
-    cfg = parts.cfg
-    if not request.tokens:
-        raise errors.RequestError("the prompt is empty: give at least one token (a BOS token will do)")
-    if min(request.tokens) < 0 or max(request.tokens) >= cfg.d_vocab:
-        raise errors.RequestError(
-            f"token ids must be 0 to {cfg.d_vocab - 1}, got {min(request.tokens)} to {max(request.tokens)}"
-        )
-    need = len(request.tokens) + request.sampling.max_new_tokens
-    if need > cfg.n_ctx:
-        raise errors.ContextError(
-            f"{len(request.tokens)} prompt tokens and max_new_tokens={request.sampling.max_new_tokens} make {need}, but "
-            f"the context of {cfg.model_name} is {cfg.n_ctx}: shorten the prompt, lower max_new_tokens, or choose a "
-            "context policy (drop_oldest_turns, keep_first_and_last)"
-        )
-    for token in request.forced:
-        if not 0 <= token < cfg.d_vocab:
-            raise errors.RequestError(f"forced token ids must be 0 to {cfg.d_vocab - 1}, got {token}")
-    if request.positions is not None and len(request.positions) != len(request.tokens):
-        raise errors.RequestError(f"{len(request.tokens)} tokens need as many positions, got {len(request.positions)}")
-    for spec in request.interventions:
-        model_wiring.check(spec, parts)
-        _check_single_row(spec, parts)
-    layer_order_of(request)
+def _taken_up(paused: requests.Paused) -> Row:
+    assert isinstance(paused.state, Row)
+    return paused.state.copy()
 
 
-def _check_single_row(spec: interventions.Intervention, parts: model_wiring.Parts) -> None:
-    """An episode is one row, so stored values must not come in several."""
-    for name in spec.arrays:
-        value = getattr(spec, name)
-        site = sites.Site.parse(sites.select(spec.site, parts.site_names)[0])
-        own = 3 if site.is_query_key else len(taps.value_shape(site, parts.cfg)) + 1
-        if value is not None and value.ndim > own and value.shape[0] != 1:
-            raise errors.InterventionError(
-                f"{spec.name}.{name} at {spec.site}: an episode is one row, got a batch of {value.shape[0]}; "
-                f"expected a leading axis of 1 or none in {tuple(value.shape)}"
-            )
+def _is_opaque(spec: interventions.Intervention) -> bool:
+    return isinstance(spec, interventions.Opaque)
 
 
-def layer_order_of(request: requests.Request) -> interventions.LayerOrder | None:
-    """The layer order that holds in this step, if any."""
-    orders = [one.spec for one in request.active() if isinstance(one.spec, interventions.LayerOrder)]
-    if len(orders) > 1:
-        raise errors.InterventionError("only one LayerOrder can hold at a time")
-    return orders[0] if orders else None
+def _joined(parts: Sequence[tuple[Tensor, Mapping[str, Tensor]]]) -> tuple[Tensor, Mapping[str, Tensor]]:
+    """What was recorded from pause to pause, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    names = parts[0][1]
+    return torch.cat([where for where, _ in parts]), {name: torch.cat([v[name] for _, v in parts]) for name in names}
 
 
 def end_ids(hf: Any, tokenizer: Any) -> frozenset[int]:

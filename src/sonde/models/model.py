@@ -13,14 +13,14 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Self, cast, overload
 
 import torch
 from torch import Tensor, nn
 
 from sonde.core import errors, interventions, sites
+from sonde.models import checking, families, gate, generation, kv, layer_order, requests, riders, scheduler
 from sonde.models import config as model_config
-from sonde.models import families, gate, generation, kv, layer_order, requests, riders, scheduler
 from sonde.models import wiring as model_wiring
 
 Tokens = str | Sequence[str] | Sequence[int] | Tensor
@@ -258,9 +258,18 @@ class Model:
         Raises:
             RequestError: A request cannot run; then none is queued.
         """
-        for request in batch:
-            generation.check(request, self.parts)
-        return self._scheduler.submit(batch)
+        return cast("list[futures.Future[requests.Generation]]", self.submit_for(batch, None))
+
+    def submit_for(self, batch: Sequence[requests.Item], limit: int | None) -> list["futures.Future[requests.Outcome]"]:
+        """Queues requests, and paused ones, to run for so many tokens; those not finished then come back paused.
+
+        Raises:
+            RequestError: A request cannot run; then none is queued.
+        """
+        for item in batch:
+            if isinstance(item, requests.Request):
+                checking.check(item, self.parts)
+        return self._scheduler.submit(batch, limit)
 
     def wait(
         self, answers: Sequence["futures.Future[requests.Generation]"], batch: Sequence[requests.Request]
@@ -273,9 +282,9 @@ class Model:
                 request.cancelled.set()
             raise
 
-    def _run(self, batch: Sequence[requests.Request]) -> list[requests.Generation]:
+    def _run(self, batch: Sequence[requests.Item], limit: int | None) -> list[requests.Outcome]:
         with self.lock:
-            return generation.Batch(self.parts, self.tokenizer, self.pool, batch).run()
+            return generation.Batch(self.parts, self.tokenizer, self.pool, batch, limit=limit).run()
 
     def close(self) -> None:
         """Frees weights and caches. The Model cannot be used any more."""
@@ -339,5 +348,5 @@ def _holds(spec: interventions.Intervention, step: int | None) -> bool:
 
 
 def _group(request: requests.Request) -> str | None:
-    order = generation.layer_order_of(request)
+    order = checking.layer_order_of(request)
     return order.digest if order else None

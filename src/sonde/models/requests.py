@@ -191,6 +191,23 @@ class Generation:
     seed: int = 0
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Paused:
+    """A request of which some tokens are generated: hand it in again, and it goes on as if it had not stopped.
+
+    Attributes:
+        request: The request.
+        state: How far it is; the engine's own.
+    """
+
+    request: Request
+    state: object
+
+
+Item = Request | Paused
+Outcome = Generation | Paused
+
+
 class BatchError(Exception):
     """Some requests of a batch failed at their end, the others did not and must not run again.
 
@@ -198,7 +215,7 @@ class BatchError(Exception):
         outcomes: For each request its answer or what went wrong.
     """
 
-    def __init__(self, outcomes: "Sequence[Generation | BaseException]") -> None:
+    def __init__(self, outcomes: "Sequence[Outcome | BaseException]") -> None:
         super().__init__("some requests of a batch failed")
         self.outcomes = tuple(outcomes)
 

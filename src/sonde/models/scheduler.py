@@ -4,6 +4,7 @@ Requests that wait together run together. The work happens in one thread of its 
 blocked; a request that makes a batch fail is found by running the batch's requests one by one.
 """
 
+import dataclasses
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from concurrent import futures
@@ -20,7 +21,7 @@ class Scheduler:
 
     def __init__(
         self,
-        run: Callable[[Sequence[requests.Request]], list[requests.Generation]],
+        run: Callable[[Sequence[requests.Item], int | None], list[requests.Outcome]],
         group: Callable[[requests.Request], Hashable],
         *,
         max_batch: int,
@@ -28,25 +29,27 @@ class Scheduler:
         """Starts no thread yet.
 
         Args:
-            run: Runs one batch.
+            run: Runs one batch, for so many tokens, or to its end.
             group: Only requests with equal groups share a batch.
             max_batch: Rows in a batch at most.
         """
         self._run, self._group, self._max_batch = run, group, max_batch
-        self._pending: list[tuple[requests.Request, futures.Future[requests.Generation]]] = []
+        self._pending: list[_Waiting] = []
         self._arrived = threading.Condition()
         self._executor: futures.ThreadPoolExecutor | None = None
         self._last_size = 1
         self._running: list[requests.Request] = []
         self._closed = False
 
-    def submit(self, batch: Sequence[requests.Request]) -> list["futures.Future[requests.Generation]"]:
-        """Queues requests that may share a batch; the futures resolve when they are answered."""
-        answers: list[futures.Future[requests.Generation]] = [futures.Future() for _ in batch]
+    def submit(
+        self, batch: Sequence[requests.Item], limit: int | None = None
+    ) -> list["futures.Future[requests.Outcome]"]:
+        """Queues requests that may share a batch; the futures resolve when they are answered, or paused at the limit."""
+        answers: list[futures.Future[requests.Outcome]] = [futures.Future() for _ in batch]
         with self._arrived:
             if self._closed:
                 raise errors.ModelError("the model is closed: load it again")
-            self._pending += zip(batch, answers, strict=True)
+            self._pending += [_Waiting(item, answer, limit) for item, answer in zip(batch, answers, strict=True)]
             self._arrived.notify_all()
             if self._executor is None:
                 self._executor = futures.ThreadPoolExecutor(1, thread_name_prefix="sonde-engine")
@@ -60,9 +63,9 @@ class Scheduler:
             waiting, self._pending = self._pending, []
             for request in self._running:
                 request.cancelled.set()
-        for request, answer in waiting:
-            request.cancelled.set()
-            answer.cancel()
+        for one in waiting:
+            one.request.cancelled.set()
+            one.answer.cancel()
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
 
@@ -76,12 +79,13 @@ class Scheduler:
         with self._arrived:
             if not self._pending:
                 return False
-            group = self._group(self._pending[0][0])
-            batch = [pair for pair in self._pending if self._group(pair[0]) == group][: self._max_batch]
-            taken = {id(pair[1]) for pair in batch}
-            self._pending = [pair for pair in self._pending if id(pair[1]) not in taken]
-            batch = [pair for pair in batch if pair[1].set_running_or_notify_cancel()]
-            self._running = [request for request, _ in batch]
+            group, limit = self._group(self._pending[0].request), self._pending[0].limit
+            same = [one for one in self._pending if self._group(one.request) == group and one.limit == limit]
+            batch = same[: self._max_batch]
+            taken = {id(one) for one in batch}
+            self._pending = [one for one in self._pending if id(one) not in taken]
+            batch = [one for one in batch if one.answer.set_running_or_notify_cancel()]
+            self._running = [one.request for one in batch]
         if batch:
             self._last_size = len(batch)
             self._answer(batch)
@@ -95,20 +99,35 @@ class Scheduler:
                 if not self._arrived.wait(GATHER):
                     return
 
-    def _answer(self, batch: Sequence[tuple[requests.Request, "futures.Future[requests.Generation]"]]) -> None:
+    def _answer(self, batch: Sequence["_Waiting"]) -> None:
         try:
-            for (_, answer), generation in zip(batch, self._run([request for request, _ in batch]), strict=True):
-                answer.set_result(generation)
+            outcomes: Sequence[requests.Outcome | BaseException] = self._run(
+                [one.item for one in batch], batch[0].limit
+            )
         except requests.BatchError as failed:
-            for (_, answer), outcome in zip(batch, failed.outcomes, strict=True):
-                if isinstance(outcome, BaseException):
-                    answer.set_exception(outcome)
-                else:
-                    answer.set_result(outcome)
+            outcomes = failed.outcomes
         except BaseException as error:
             if len(batch) == 1:
-                batch[0][1].set_exception(error)
+                batch[0].answer.set_exception(error)
                 return
-            for pair in batch:
-                if not pair[1].done():
-                    self._answer([pair])
+            for one in batch:
+                self._answer([one])
+            return
+        for one, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                one.answer.set_exception(outcome)
+            else:
+                one.answer.set_result(outcome)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """Something to run, and who waits for it."""
+
+    item: requests.Item
+    answer: "futures.Future[requests.Outcome]"
+    limit: int | None
+
+    @property
+    def request(self) -> requests.Request:
+        return self.item.request if isinstance(self.item, requests.Paused) else self.item
