@@ -2,10 +2,11 @@
 
 The same episodes, seeds and settings; only the size of the wave differs. The two take turns, one wave of sixteen and
 then a few single episodes, so that what else happens on the machine hits both alike. Run: python
-benchmarks/bench_play.py, about 10 minutes on two cores.
+benchmarks/bench_play.py [--quick], about 10 minutes on two cores; quick, without activations, 5.
 """
 
 import pathlib
+import sys
 import tempfile
 import time
 
@@ -40,7 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = pathlib.Path(folder)
         steps_per_second(model, place, wave=1, first=0, episodes=1, capture=None)  # warm-up
-        for name, capture in CAPTURES.items():
+        for name, capture in list(CAPTURES.items())[: 1 if "--quick" in sys.argv else None]:
             options = {"capture": capture}
             together = steps_per_second(model, place, wave=EPISODES, first=0, episodes=EPISODES, **options)
             alone = [steps_per_second(model, place, wave=1, first=4 * i, episodes=1, **options) for i in range(SINGLES)]
