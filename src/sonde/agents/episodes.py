@@ -4,9 +4,8 @@ Every function here can be called plainly, and then runs the episode to its end;
 is awaited. Both give the Trajectory of the episode.
 """
 
-import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sonde.agents import history, trajectories
@@ -41,7 +40,7 @@ def run_episode(
     Returns:
         The Trajectory; `reward` is the sum of the rewards. Inside an event loop, a coroutine of it.
     """
-    return _now_or_later(_play(env, client, capture, max_steps, on_step))
+    return trajectories.now_or_later(_play(env, client, capture, max_steps, on_step))
 
 
 def run_episode_with_intervention(
@@ -59,7 +58,7 @@ def run_episode_with_intervention(
         with manager:
             return await _play(env, client, capture, max_steps, on_step)
 
-    return _now_or_later(play())
+    return trajectories.now_or_later(play())
 
 
 def run_and_cache_episode(
@@ -78,7 +77,7 @@ def run_and_cache_episode(
         capture = capture_capture.ActivationCapture(client.model, hook_filter)
         return await _play(chosen, client, capture, max_steps, on_step)
 
-    return _now_or_later(play())
+    return trajectories.now_or_later(play())
 
 
 async def _play(
@@ -140,13 +139,3 @@ def _default_capture(client: Any) -> capture_capture.ActivationCapture | _Notes:
         return _Notes()
     last = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
     return capture_capture.ActivationCapture(model, last, positions="last_prompt")
-
-
-def _now_or_later(
-    episode: Coroutine[Any, Any, trajectories.EpisodeTrajectory],
-) -> Any:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(episode)
-    return episode

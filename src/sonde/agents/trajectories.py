@@ -9,7 +9,7 @@ that were sampled. The continuations are one batch, and what they have in common
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +114,7 @@ class EpisodeTrajectory(capture_trajectory.TrajectoryActivations):
             raise errors.EpisodeError(f"no step {step} to fork at: the episode has steps 0 to {len(self) - 1}")
         if n < 1:
             raise errors.RequestError(f"n must be at least 1, got {n}")
-        rolled = self._rolled(self.origin, step, interventions, n, capture, max_steps)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(rolled)
-        return rolled
+        return now_or_later(self._rolled(self.origin, step, interventions, n, capture, max_steps))
 
     async def _rolled(
         self,
@@ -157,3 +152,12 @@ class EpisodeTrajectory(capture_trajectory.TrajectoryActivations):
                     raise errors.EpisodeError(f"continuation {plan.index} could not go on: {found.metadata['error']}")
                 done.append(EpisodeTrajectory.of(found, dataclasses.replace(origin, settings=settings, plan=plan)))
         return done
+
+
+def now_or_later(work: Coroutine[Any, Any, Any]) -> Any:
+    """Runs a coroutine to its end; inside an event loop, hands it back to be awaited."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    return work
