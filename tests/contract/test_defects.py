@@ -113,7 +113,7 @@ def test_defect_6_negative_positions_mean_the_prompt_at_decode_and_under_padding
 async def test_defect_10_the_event_loop_runs_on_and_requests_share_a_batch(gpt2, kit):
     batches = []
     run = gpt2._scheduler._run
-    gpt2._scheduler._run = lambda batch: batches.append(len(batch)) or run(batch)
+    gpt2._scheduler._run = lambda batch, limit: batches.append(len(batch)) or run(batch, limit)
     try:
         waiting = gpt2.submit([requests.Request(tokens=kit.tokens(n, 5), sampling=kit.greedy(40)) for n in range(5)])
         ticks = 0
