@@ -62,6 +62,13 @@ def again(peer: Any, batch: int, timed: Sequence[int]) -> Iterator[tuple[float, 
 
 def main() -> None:
     model, peer = shared.load(), shared.bare()
+    start = time.perf_counter()
+    with model.packed():  # as playing does
+        shared.report(f"packing the weights, once: {time.perf_counter() - start:.2f} s")
+        _measure(model, peer)
+
+
+def _measure(model: sonde.Model, peer: Any) -> None:
     everything = range(STEPS)
     next(kept(model, 1)), next(again(peer, 1, [0]))  # warm-up
     # The two take turns step by step, so that what else happens on the machine hits both alike.

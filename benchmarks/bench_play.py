@@ -14,7 +14,7 @@ import shared
 
 import sonde
 
-EPISODES, STEPS, NEW = 16, 20, 48
+EPISODES, STEPS = 16, 20
 CAPTURES = {"tokens only": None, "resid_post of 30 layers": "blocks.*.hook_resid_post"}
 SINGLES = 4
 
@@ -29,7 +29,7 @@ def steps_per_second(model, folder, *, wave, first, episodes, capture):
         wave=wave,
         seed=1,
         capture=capture,
-        generation={"temperature": 1.0, "max_new_tokens": NEW},
+        generation={"temperature": 1.0},
         options={"step_limit": STEPS, "seed": None},
         runs_dir=folder,
     )

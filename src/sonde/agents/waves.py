@@ -34,7 +34,7 @@ from sonde.models import model as models_model
 #: Tokens that rows must begin alike with to have them encoded once for all.
 WORTH_SHARING = 32
 #: Tokens that a batch generates before rows that are done make room for their next step.
-SLICE = 12
+SLICE = 8
 #: Errors that concern every episode alike: playing stops, and can be taken up again.
 COMMON = (errors.ServerError, errors.BudgetError, errors.StoreError)
 
@@ -181,7 +181,8 @@ async def play_wave(stage: Stage, wave: Sequence[plans.Plan]) -> list[capture_tr
     episodes = [_Episode(stage, plan, meeting) for plan in wave]
     tasks = [asyncio.ensure_future(episode.play()) for episode in episodes]
     try:
-        return list(await asyncio.gather(*tasks))
+        with stage.model.packed():
+            return list(await asyncio.gather(*tasks))
     except BaseException:
         meeting.close()
         for task in tasks:

@@ -30,7 +30,7 @@ EXAMPLE = (
     ("Is it made of metal?", rules.YES),
     ("Is it a spatula?", "Yes, you won! " + START),  # not in the table: to copy it never wins
 )
-MAX_OUTPUT_TOKENS = 48
+MAX_OUTPUT_TOKENS = 24
 LONGEST_KEPT = 4000
 CUT = " […]"
 VERSION = 1

@@ -1,0 +1,79 @@
+"""Weights laid out for the processor: the same products, up to twice as fast for a few rows.
+
+A linear layer that meets one to sixteen rows spends its time on reading its weights, and the usual kernel first copies
+them into blocks, at every call. `packed` makes that copy once, for as long as a block of code runs:
+
+    with model.packed():
+        played = ...
+
+What comes out differs from the plain kernels in the last bits, so whoever wants equal bits stays inside or outside.
+Cost: the linear weights a second time in memory, and about half a second per gigabyte at the start. Only 32-bit floats
+on a CPU gain; everything else is left as it is. A weight that was changed inside the block, except through `.data`,
+is noticed, and its layer goes back to the plain kernel.
+"""
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+#: Linear weights of more bytes than this are not copied.
+LIMIT = 4 << 30
+#: Rows that the layout is made for.
+ROWS = 16
+
+_lock = threading.Lock()
+_inside: "weakref.WeakKeyDictionary[nn.Module, tuple[int, list[nn.Linear]]]" = weakref.WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def packed(network: nn.Module) -> Iterator[None]:
+    """Runs the linear layers of a network on packed copies of their weights; who is inside already changes nothing."""
+    with _lock:
+        users, layers = _inside.get(network, (0, []))
+        _inside[network] = (users + 1, layers or _pack(network))
+    try:
+        yield
+    finally:
+        with _lock:
+            users, layers = _inside.pop(network)
+            if users > 1:
+                _inside[network] = (users - 1, layers)
+            else:
+                for layer in layers:
+                    del layer.forward
+
+
+def _pack(network: nn.Module) -> list[nn.Linear]:
+    layers = [module for module in network.modules() if type(module) is nn.Linear and _gains(module)]
+    if sum(layer.weight.nbytes for layer in layers) > LIMIT:
+        return []
+    for layer in layers:
+        layer.forward = _Packed(layer)
+    return layers
+
+
+def _gains(layer: nn.Linear) -> bool:
+    weight = layer.weight
+    plain = weight.device.type == "cpu" and weight.dtype == torch.float32 and type(weight) is nn.Parameter
+    return plain and "forward" not in vars(layer) and torch.backends.mkldnn.is_available()
+
+
+class _Packed:
+    """The forward pass of one layer."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self._layer = layer
+        self._made_from = (layer.weight.data_ptr(), layer.weight._version)
+        self._blocks: Tensor = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), ROWS)
+
+    def __call__(self, input: Tensor) -> Tensor:  # the name that nn.Linear gives it
+        weight, bias = self._layer.weight, self._layer.bias
+        changed = self._made_from != (weight.data_ptr(), weight._version)
+        if changed or input.dtype != torch.float32 or torch.is_grad_enabled():
+            return F.linear(input, weight, bias)
+        return torch.ops.mkldnn._linear_pointwise(input, self._blocks, bias, "none", [], "")

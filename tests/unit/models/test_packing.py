@@ -1,0 +1,82 @@
+"""Packed weights: the same products, nothing left behind, no stale copy."""
+
+import pytest
+import torch
+from torch import nn
+
+import sonde
+from sonde.models import packing
+
+TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35]])
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(48, 96), nn.GELU(), nn.Linear(96, 32, bias=False))
+
+
+def packed_layers(network):
+    return [module for module in network.modules() if "forward" in vars(module)]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 8, 16, 17, 240])
+def test_packed_equals_plain_for_any_number_of_rows(network, rows):
+    batch = torch.randn(rows, 5, 48)
+    with torch.no_grad():
+        plain = network(batch)
+        with packing.packed(network):
+            assert len(packed_layers(network)) == 2
+            torch.testing.assert_close(network(batch), plain, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-gpt2", "tiny-neox", "tiny-gemma"])
+def test_a_model_is_bit_equal_after_the_block_whatever_happened_in_it(name):
+    with sonde.load(name) as model:
+        before = model.run_with_hooks(TOKENS)
+        with pytest.raises(RuntimeError, match="stop"), model.packed():
+            torch.testing.assert_close(model.run_with_hooks(TOKENS), before, atol=1e-4, rtol=1e-4)
+            raise RuntimeError("stop")
+        assert not packed_layers(model.hf)
+        assert torch.equal(model.run_with_hooks(TOKENS), before)
+
+
+def test_blocks_nest_and_the_last_one_out_unpacks(network):
+    outer, inner = packing.packed(network), packing.packed(network)
+    outer.__enter__()
+    inner.__enter__()
+    outer.__exit__(None, None, None)
+    assert len(packed_layers(network)) == 2
+    inner.__exit__(None, None, None)
+    assert not packed_layers(network)
+
+
+@pytest.mark.parametrize("how", ["in place", "another parameter", "another storage"])
+def test_a_weight_that_is_changed_inside_the_block_is_noticed(network, how):
+    batch = torch.randn(2, 48)
+    with torch.no_grad(), packing.packed(network):
+        before = network(batch)
+        if how == "in place":
+            network[0].weight.mul_(2)
+        elif how == "another parameter":
+            network[0].weight = nn.Parameter(network[0].weight * 2)
+        else:
+            network[0].weight.data = network[0].weight.data * 2
+        changed = network(batch)
+    assert not torch.allclose(changed, before)
+    with torch.no_grad():
+        torch.testing.assert_close(changed, network(batch), atol=1e-5, rtol=1e-5)
+
+
+def test_gradients_flow_inside_the_block(network):
+    with packing.packed(network):
+        network(torch.randn(2, 48)).sum().backward()
+    assert network[0].weight.grad is not None
+
+
+def test_weights_beyond_the_limit_and_other_kinds_are_left_alone(network, monkeypatch):
+    with packing.packed(network.to(torch.bfloat16)):
+        assert not packed_layers(network)
+    monkeypatch.setattr(packing, "LIMIT", 100)
+    with packing.packed(network.to(torch.float32)):
+        assert not packed_layers(network)
