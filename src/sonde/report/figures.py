@@ -1,20 +1,19 @@
-"""Figures from arrays: one function a picture, each returns a matplotlib Figure and saves it if asked.
+"""How do I quickly look at an array? One function a picture; each returns a matplotlib figure, and saves it if asked.
 
-No global state is touched: no pyplot, no backend is chosen. Colours are readable in grey and by colour-blind people.
+These are short ways to `charts` and `drawing`, for notebooks and examples. Costs a few tenths of a second a picture.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sonde.core import errors
+from sonde.report import charts, drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-DPI = 130
 
 
 def visualize_attention(
@@ -28,7 +27,7 @@ def visualize_attention(
 
     Args:
         pattern: `query key`, or with leading axes of length 1.
-        tokens: Labels; drawn if there are at most 40.
+        tokens: Labels, one per key; the queries are the last of them.
         title: Title.
         path: Where to save a PNG.
     """
@@ -37,7 +36,9 @@ def visualize_attention(
         cells = cells[0]
     if cells.ndim != 2:
         raise errors.CaptureError(f"expected one head's pattern, (query, key), got shape {cells.shape}: choose a head")
-    return heatmap(cells, x="key position", y="query position", title=title, labels=(tokens, tokens), path=path)
+    names = None if tokens is None else [repr(token)[1:-1] for token in tokens]
+    queries = None if names is None else names[len(names) - len(cells) :]
+    return heatmap(cells, x="key position", y="query position", title=title, labels=(names, queries), path=path)
 
 
 def heatmap(
@@ -49,66 +50,55 @@ def heatmap(
     labels: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None),
     path: str | Path | None = None,
 ) -> "Figure":
-    """Draws a matrix with a colour bar; a matrix with negative values gets a scale centred on zero."""
+    """Draws a matrix; one with negative values gets a scale centred on zero, any other one that begins there.
+
+    Args:
+        cells: The matrix.
+        x: What its columns are.
+        y: What its rows are.
+        title: Title.
+        labels: Of columns and of rows; their numbers if left out.
+        path: Where to save a PNG.
+    """
     values = np.asarray(cells, dtype=float)
-    figure = _figure(width=6.4, height=min(8.0, max(3.2, 6.4 * values.shape[0] / max(1, values.shape[1]))))
-    axes = figure.subplots()
     finite = values[np.isfinite(values)]
-    bound = float(np.abs(finite).max()) if finite.size else 1.0
     signed = bool(finite.size and finite.min() < 0)
-    scale: Any = {"cmap": "RdBu_r", "vmin": -bound, "vmax": bound} if signed else {"cmap": "viridis", "vmin": 0.0}
-    image = axes.imshow(values, aspect="auto", interpolation="nearest", **scale)
-    for names, axis in ((labels[0], axes.xaxis), (labels[1], axes.yaxis)):
-        if names is not None and len(names) <= 40:
-            axis.set_ticks(range(len(names)), [_shown(name) for name in names], fontsize=7)
-    if labels[0] is not None:
-        axes.tick_params(axis="x", rotation=90)
-    axes.set(xlabel=x, ylabel=y, title=title)
-    figure.colorbar(image, ax=axes)
-    return _saved(figure, path)
+    columns, rows = (
+        tuple(map(str, range(length) if given is None else given))
+        for given, length in zip(labels, values.shape[::-1], strict=True)
+    )
+    chart = charts.Heatmap(
+        key="heatmap",
+        title=title,
+        cells=values,
+        rows=rows,
+        columns=columns,
+        x_name=x,
+        y_name=y,
+        value_name="",
+        centred=signed,
+        limits=None if signed or not finite.any() else (0.0, float(finite.max())),
+    )
+    return _drawn(chart, path)
 
 
 def lines(
-    series: dict[str, Any], *, x: str, y: str, title: str, log: bool = False, path: str | Path | None = None
+    series: Mapping[str, Any], *, x: str, y: str, title: str, log: bool = False, path: str | Path | None = None
 ) -> "Figure":
-    """Draws one line per name, from dark to light; `log` for a logarithmic scale."""
-    figure = _figure(width=6.4, height=3.8)
-    axes = figure.subplots()
-    colours = _shades(len(series))
-    for (name, values), colour in zip(series.items(), colours, strict=True):
-        axes.plot(np.asarray(values, dtype=float), label=name, color=colour, linewidth=1.7, marker="o", markersize=2.5)
-    if log:
-        axes.set_yscale("log")
-    axes.set(xlabel=x, ylabel=y, title=title)
-    axes.grid(alpha=0.25)
-    if len(series) > 1:
-        axes.legend(fontsize=8, frameon=False)
-    return _saved(figure, path)
+    """Draws one line per name, from dark to light, over 0, 1, 2 …; `log` for a logarithmic scale."""
+    given = {name: np.asarray(values, dtype=float) for name, values in series.items()}
+    longest = max((len(values) for values in given.values()), default=0)
+    rows = tuple(
+        charts.Series(name, np.pad(values, (0, longest - len(values)), constant_values=np.nan))
+        for name, values in given.items()
+    )
+    at = np.arange(longest, dtype=float)
+    chart = charts.Lines(key="lines", title=title, x=at, series=rows, x_name=x, y_name=y, log_y=log, ordered=True)
+    return _drawn(chart, path)
 
 
-def _shades(count: int) -> list[Any]:
-    import matplotlib
-
-    scale = matplotlib.colormaps["viridis"]
-    return [scale(0.85 * index / max(1, count - 1)) for index in range(count)]
-
-
-def _figure(*, width: float, height: float) -> "Figure":
-    try:
-        from matplotlib import figure
-    except ImportError as error:
-        raise errors.MissingExtraError("matplotlib", extra="plot", feature="drawing figures") from error
-    return figure.Figure(figsize=(width, height), dpi=DPI, layout="constrained")
-
-
-def _saved(figure: "Figure", path: str | Path | None) -> "Figure":
+def _drawn(chart: charts.Chart, path: str | Path | None) -> "Figure":
+    figure = drawing.figure(chart)
     if path is not None:
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(target)
+        drawing.save(figure, path)
     return figure
-
-
-def _shown(token: str) -> str:
-    """A token's text with what would be invisible, or read as mathematics, made plain."""
-    return repr(token)[1:-1].replace("$", r"\$")[:16]

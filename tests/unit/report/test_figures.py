@@ -18,8 +18,18 @@ def test_an_attention_pattern_becomes_a_png(tmp_path):
     figure = figures.visualize_attention(pattern, list("abcde$"), title="head 3", path=path)
     assert path.read_bytes().startswith(PNG)
     axes = figure.axes[0]
-    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("key position", "query position", "head 3")
-    assert [label.get_text() for label in axes.get_xticklabels()][:3] == ["a", "b", "c"]
+    assert (axes.get_xlabel(), axes.get_ylabel(), figure.get_suptitle()) == (
+        "key position",
+        "query position",
+        "head 3",
+    )
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c", "d", "e", r"\$"]
+    assert axes.images[0].get_clim() == (0.0, 1.0)
+
+
+def test_a_pattern_of_the_last_query_alone_is_labelled_with_its_token():
+    figure = figures.visualize_attention(np.full((1, 4), 0.25), ["a", "b", "c", "d"])
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["d"]
 
 
 def test_several_heads_at_once_are_refused():
@@ -30,16 +40,17 @@ def test_several_heads_at_once_are_refused():
 def test_a_matrix_with_negative_values_gets_a_scale_centred_on_zero(tmp_path):
     figure = figures.heatmap(np.array([[-1.0, 3.0], [0.0, 1.0]]), x="step", y="layer", title="effect")
     assert figure.axes[0].images[0].get_clim() == (-3.0, 3.0)
-    figure = figures.heatmap(np.array([[0.0, 3.0], [0.5, np.nan]]), x="step", y="layer", title="effect")
-    assert figure.axes[0].images[0].get_clim()[0] == 0.0
+    figure = figures.heatmap(np.array([[1.0, 3.0], [0.5, np.nan]]), x="step", y="layer", title="effect")
+    assert figure.axes[0].images[0].get_clim() == (0.0, 3.0)
     figures.heatmap(np.full((2, 2), -np.inf), x="x", y="y", title="nothing finite", path=tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(PNG)
 
 
 def test_lines_carry_their_names(tmp_path):
-    figure = figures.lines({"one": [1, 2, 3], "two": [3, 2, 1]}, x="step", y="norm", title="t", path=tmp_path / "b.png")
+    figure = figures.lines({"one": [1, 2, 3], "two": [3, 2]}, x="step", y="norm", title="t", path=tmp_path / "b.png")
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["one", "two"]
     assert (tmp_path / "b.png").read_bytes().startswith(PNG)
-    figures.lines({"alone": [1.0]}, x="step", y="norm", title="one point")
+    assert figures.lines({"alone": [1.0]}, x="step", y="norm", title="one point").axes[0].get_legend() is None
 
 
 def test_drawing_loads_no_torch_and_no_pyplot():
