@@ -15,6 +15,7 @@
     ├── BudgetError            the cost or token budget of a client is used up
     ├── ServerError            a model server is down, too slow, or answers nonsense
     ├── CaptureError           recording used out of order, or a step or Site not recorded
+    ├── AnalysisError          data that cannot answer the question: one class, too few episodes  (also ValueError)
     ├── StoreError             what is on disk cannot be written or read
     │   ├── DamagedError       a length or checksum does not match; names what is damaged
     │   └── VersionError       written by a newer Sonde
@@ -85,6 +86,10 @@ class ServerError(SondeError):
 
 class CaptureError(SondeError):
     """Recording was used out of order, or what was asked for was not recorded."""
+
+
+class AnalysisError(SondeError, ValueError):
+    """The data cannot answer the question: one class only, too few episodes, rows that do not fit together."""
 
 
 class StoreError(SondeError):
