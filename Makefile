@@ -21,8 +21,8 @@ help: ## Show this list
 
 setup: $(VENV)/.installed ## Prepare .venv (every other target does this by itself)
 
-demo: $(VENV)/.installed ## Record a short conversation with the embedded model and draw what was found
-	@$(BIN)/sonde demo
+demo: $(VENV)/.installed ## Run a small Twenty Questions study on the embedded model and write its report
+	@$(BIN)/sonde study 20q
 
 test: $(VENV)/.installed sandbox ## Run the fast tests
 	@$(BIN)/python -m pytest -q -n $(WORKERS)

@@ -49,7 +49,7 @@ def test_an_empty_folder_says_how_to_make_a_run(tmp_path):
     code, out, err = sonde("runs", "ls", "--runs", tmp_path / "nothing")
     assert (code, err) == (0, "")
     assert "No runs" in out
-    assert "sonde demo" in out
+    assert "sonde play 20q" in out
     assert json.loads(sonde("runs", "ls", "--json", "--runs", tmp_path)[1]) == []
     assert sonde("runs", "verify", "--runs", tmp_path)[0] == 0
     assert list(tmp_path.iterdir()) == []

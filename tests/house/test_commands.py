@@ -50,7 +50,7 @@ assert "torch" not in sys.modules and "transformers" not in sys.modules
 
 
 def test_there_are_commands():
-    assert "sonde demo" in COMMANDS
+    assert "sonde study 20q" in COMMANDS
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from sonde._cli import demo, play, runs
+from sonde._cli import play, runs, study
 from sonde.core import errors
 
 
@@ -44,8 +44,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(demo.demo)
 app.command(epilog=play.EXAMPLES)(play.play)
+app.add_typer(study.app, name="study")
 app.add_typer(runs.app, name="runs")
 
 

@@ -38,7 +38,7 @@ def list_runs(runs: RunsDir = None, as_json: AsJson = False) -> None:
         typer.echo(json.dumps([{name: _plain(getattr(row, name)) for name in names} for row in rows], indent=2))
         return
     if not rows:
-        typer.echo(f"No runs in {index.runs_dir} yet. Make one with `sonde demo`, or store.Run.create(kind=...).")
+        typer.echo(f"No runs in {index.runs_dir} yet. Make one with `sonde play 20q`, or store.Run.create(kind=...).")
         return
     cells = [
         (row.id, row.created[:16].replace("T", " "), row.kind, row.model, row.status, row.episodes, row.steps)

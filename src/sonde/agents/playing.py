@@ -158,7 +158,14 @@ async def play_async(env_factory: EnvFactory, model: Any, **options: Unpack[Opti
         settings = settings_of(env_factory, loaded, options)
         make = maker(env_factory, settings)
         make()  # a bad option or an empty selection is found before anything is written
-        run = _opened(settings, options)
+        run = store.Run.take_up(
+            options.get("runs_dir"),
+            kind=KIND,
+            model=settings.model,
+            settings=settings.to_json(),
+            seed=settings.seed,
+            id=options.get("run"),
+        )
         report = progress.Reporter(len(settings.plans()), options.get("on_progress"))
         todo = [wave for wave in settings.waves() if not _finished(run, wave)]
         report.skip(len(settings.plans()) - sum(len(wave) for wave in todo))
@@ -168,7 +175,7 @@ async def play_async(env_factory: EnvFactory, model: Any, **options: Unpack[Opti
             await cluster.play(run, settings, todo, on_tick=report)
         else:
             stage = waves.Stage(model=loaded, make=make, settings=settings, folder=run.episodes_dir, on_tick=report)
-            with pinned(settings.threads):
+            with pinned(settings.threads), loaded.packed():
                 for wave in todo:
                     await waves.play_wave(stage, wave)
         origin = trajectories.Origin(settings, make, loaded, settings.plans()[0])
@@ -295,22 +302,6 @@ def _capture(asked: Any, model: models_model.Model) -> dict[str, Any]:
     if chosen.get("dtype") is not None:
         kept["dtype"] = str(chosen["dtype"]).removeprefix("torch.")
     return store.jsonable(kept)
-
-
-def _opened(settings: plans.Settings, options: Options) -> store.Run:
-    """The run to write to: a new one, or one of the name given that has the same settings."""
-    name, runs_dir = options.get("run"), options.get("runs_dir")
-    parent = Path(runs_dir) if runs_dir is not None else store.default_runs_dir()
-    written = settings.to_json()
-    if name is None or not (parent / name / "manifest.json").is_file():
-        return store.Run.create(parent, kind=KIND, model=settings.model, settings=written, seed=settings.seed, id=name)
-    found = opened_run(parent / name)
-    known = found.manifest["settings"]
-    different = [key for key in written if known.get(key) != written[key]]
-    if different:
-        told = "; ".join(f"{key} was {known.get(key)!r}, now {written[key]!r}"[:200] for key in different)
-        raise errors.RequestError(f"run {name} was started with other settings ({told}): give it another name")
-    return found
 
 
 def _finished(run: store.Run, wave: Sequence[plans.Plan]) -> bool:

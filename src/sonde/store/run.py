@@ -68,6 +68,37 @@ class Run:
         return cls(parent / name, manifest)
 
     @classmethod
+    def take_up(
+        cls,
+        runs_dir: Path | str | None = None,
+        *,
+        kind: str,
+        model: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        id: str | None = None,
+    ) -> "Run":
+        """Opens the run of that id if it is the same in kind and settings; makes it if there is none. See `create`.
+
+        Raises:
+            RequestError: The run of that id is of another kind, or has other settings.
+        """
+        parent = Path(runs_dir if runs_dir is not None else names.default_runs_dir())
+        if id is None or not (parent / id / NAME).is_file():
+            return cls.create(parent, kind=kind, model=model, settings=settings, seed=seed, id=id)
+        found = cls.open(parent / id)
+        if found.manifest["kind"] != kind:
+            raise errors.RequestError(
+                f"run {id} is of kind {found.manifest['kind']!r}, not {kind!r}: give this one another name"
+            )
+        known, asked = found.manifest["settings"], plain.jsonable(dict(settings or {}))
+        different = [key for key in asked if known.get(key) != asked[key]]
+        if different:
+            told = "; ".join(f"{key} was {known.get(key)!r}, now {asked[key]!r}"[:200] for key in different)
+            raise errors.RequestError(f"run {id} was started with other settings ({told}): give it another name")
+        return found
+
+    @classmethod
     def open(cls, folder: Path | str) -> "Run":
         """Opens a run folder.
 

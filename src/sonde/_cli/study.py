@@ -1,0 +1,169 @@
+"""`sonde study`: whole experiments, from playing to a report."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sonde._cli import study_critical
+
+MODEL = "smollm2-135m-instruct"
+EXAMPLES = (
+    "Examples: sonde study 20q · sonde study 20q --full --run mine · sonde study 20q probe --run mine · "
+    "sonde study compare 20q --model smollm2-135m-instruct --model ./my-model"
+)
+app = typer.Typer(
+    help="Whole experiments: play, measure, test, and write a report.", no_args_is_help=True, epilog=EXAMPLES
+)
+app.command("critical-steps", epilog=study_critical.EXAMPLES)(study_critical.critical_steps)
+
+
+@app.command("20q", epilog=EXAMPLES)
+def twenty_questions(
+    stage: Annotated[
+        str, typer.Argument(help="all, or one of: collect, probe, steer, evolution, report. Needs --run if not all.")
+    ] = "all",
+    model: Annotated[str, typer.Option("--model", "-m", help="A zoo name, a folder, a GGUF file or a hub id.")] = MODEL,
+    full: Annotated[bool, typer.Option("--full", help="The complete study: hours. Without it: minutes.")] = False,
+    episodes: Annotated[int | None, typer.Option(min=2, help="Games to learn from.")] = None,
+    steer_episodes: Annotated[int | None, typer.Option(min=2, help="Games per condition of steering.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Messages per game at most.")] = None,
+    layers: Annotated[str | None, typer.Option(help="Layers to record, such as 0,5,10 or 0:30:5.")] = None,
+    temperatures: Annotated[str | None, typer.Option(help="To choose from, such as 0.7,1.0; one: no choice.")] = None,
+    strengths: Annotated[str | None, typer.Option(help="Of steering, such as 2,4,8; the middle one is tested.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", help="Of the game, as name=value, such as oracle=llm.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Fixes objects, sampling, folds and controls.")] = 0,
+    run: Annotated[str | None, typer.Option(help="A name for the run; one that is there is taken up.")] = None,
+    runs: Annotated[
+        Path | None, typer.Option("--runs", metavar="DIR", help="Where to keep runs; $SONDE_RUNS or ./runs.")
+    ] = None,
+) -> None:
+    """Does the model know that it is about to break the rules, and does steering help?
+
+    Games of Twenty Questions are played and recorded (collect). Probes ask at which layer and step the coming verdict can
+    be read off, before the model speaks and after (probe). Directions from invalid to valid are added while it plays
+    about other objects, beside controls that mean nothing (steer). Do the directions change over a game (evolution)? The
+    report says in words what holds after correction, and what does not.
+
+    Everything finished is kept: the same command with --run NAME goes on where it was stopped.
+    """
+    from rich import console
+
+    from sonde._cli import play
+    from sonde.models import loading
+    from sonde.store import names
+    from sonde.studies.twenty_questions import estimating, settings, study
+
+    screen = console.Console()
+    if stage not in ("all", *study.STAGES):
+        raise typer.BadParameter(f"choose all, {', '.join(study.STAGES)}; got {stage!r}", param_hint="STAGE")
+    if stage not in ("all", "collect") and run is None:
+        raise typer.BadParameter("say which run to go on with: --run NAME", param_hint="--run")
+    run = run or names.new_run_id()
+    with loading.load(model) as loaded:
+        chosen = settings.settings_of(
+            loaded,
+            "full" if full else "small",
+            episodes=episodes,
+            steer_episodes=steer_episodes,
+            steps=steps,
+            layers=study_critical._numbers(layers, "--layers"),
+            temperatures=_decimals(temperatures, "--temperatures"),
+            strengths=_decimals(strengths, "--strengths"),
+            options=dict(play._pair(text) for text in option or ()),
+            seed=seed,
+        )
+        kept = study.opened(chosen, run, runs)
+        todo = [name for name in (study.STAGES if stage == "all" else (stage,)) if name not in study.stages_done(kept)]
+        screen.print(estimating.sentence(loaded, chosen, todo), highlight=False)
+        with study_critical._stopped(screen, run), _bar(screen) as told:
+            for name in todo:
+                study.run_stage(name, loaded, kept, chosen, tell=told)
+    if stage in ("all", "report"):
+        _show(screen, study.finished(kept, chosen))
+    else:
+        screen.print(f"Stage {stage} is done: {kept.folder / 'stages' / f'{stage}.json'}", soft_wrap=True)
+
+
+@app.command("compare", epilog=EXAMPLES)
+def compare(
+    environment: Annotated[str, typer.Argument(help="What to play: a preset, with selectors such as 20q:0:40.")],
+    model: Annotated[list[str], typer.Option("--model", "-m", help="Give two or more.")],
+    episodes: Annotated[int, typer.Option("--episodes", "-n", min=2, help="Games per model.")] = 16,
+    temperature: Annotated[float, typer.Option(min=0, help="Of the sampling.")] = 1.0,
+    max_steps: Annotated[int | None, typer.Option(min=1, help="Stop a game after so many steps.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Fixes tasks and sampling.")] = 0,
+    run: Annotated[str | None, typer.Option(help="A name for the run; one that is there is taken up.")] = None,
+    runs: Annotated[
+        Path | None, typer.Option("--runs", metavar="DIR", help="Where to keep runs; $SONDE_RUNS or ./runs.")
+    ] = None,
+) -> None:
+    """Play the same tasks with two or more models, and compare them game by game."""
+    from rich import console
+
+    from sonde.report import terminal
+    from sonde.store import names
+    from sonde.studies import comparing
+
+    screen, run = console.Console(), run or names.new_run_id()
+    screen.print(f"{len(model)} models play {episodes} games of {environment} each.", highlight=False)
+    with study_critical._stopped(screen, run), _bar(screen) as told:
+        found = comparing.compare(
+            environment,
+            model,
+            run=run,
+            runs_dir=runs,
+            tell=told,
+            episodes=episodes,
+            seed=seed,
+            max_steps=max_steps,
+            generation={"temperature": temperature},
+        )
+    report = comparing.report(found)
+    screen.print(terminal.summary(report, report.sections[0].tables[0]))
+    screen.print(f"Report: {found['folder'] / 'report.html'}", soft_wrap=True, highlight=False)
+
+
+def _decimals(text: str | None, option: str) -> list[float] | None:
+    """Numbers from `0.7,1.0`."""
+    try:
+        return None if text is None else [float(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"write numbers such as 0.7,1.0, got {text!r}", param_hint=option) from None
+
+
+@contextlib.contextmanager
+def _bar(screen: Any) -> Iterator[Any]:
+    from rich import progress
+
+    columns = (
+        progress.TextColumn("{task.description:<24}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=screen) as bar:
+        tasks: dict[str, Any] = {}
+
+        def told(doing: str, done: int, of: int) -> None:
+            if doing not in tasks:
+                tasks[doing] = bar.add_task(doing, total=of)
+            bar.update(tasks[doing], completed=done, total=of)
+
+        yield told
+
+
+def _show(screen: Any, found: Any) -> None:
+    from sonde.report import terminal
+    from sonde.studies.twenty_questions import reporting
+
+    report = reporting.report(found.results, found.claims, found.folder.name)
+    steering = next(section for section in report.sections if section.title == "Steering")
+    screen.print(terminal.summary(report, reporting.claims_table(found.claims), steering.tables[0]))
+    screen.print(f"Report: {found.report}", soft_wrap=True, highlight=False)
+    screen.print(f"Run: {found.folder}   (sonde runs show {found.folder.name})", soft_wrap=True, highlight=False)

@@ -1,0 +1,174 @@
+"""`sonde study critical-steps`: which step of an episode decides how the rest goes, and where in the model."""
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+EXAMPLES = (
+    "Examples: sonde study critical-steps 20q --episodes 12 --layers 0:30:5 --run critical · "
+    "sonde study critical-steps 20q:0:40 --cells 6 --rollouts 4 · sonde study critical-steps --played RUN"
+)
+
+
+def critical_steps(
+    environment: Annotated[
+        str | None, typer.Argument(help="What to play: a preset, with selectors such as 20q:0:10. Or give --played.")
+    ] = None,
+    model: Annotated[str, typer.Option("--model", "-m", help="A zoo name, a folder, a GGUF file or a hub id.")] = (
+        "smollm2-135m-instruct"
+    ),
+    played: Annotated[str | None, typer.Option(help="Study the episodes of this run of sonde play instead.")] = None,
+    episodes: Annotated[
+        int, typer.Option("--episodes", "-n", min=2, help="How many; fewer than 10 prove little.")
+    ] = 12,
+    layers: Annotated[
+        str | None, typer.Option(help="Layers to look at, such as 0,5,10 or 0:30:5; all if left out.")
+    ] = None,
+    steps: Annotated[str | None, typer.Option(help="Steps to look at, written the same way; all if left out.")] = None,
+    part: Annotated[str, typer.Option(help="What is ablated: all a layer adds, or its attn or mlp alone.")] = "layer",
+    ablation: Annotated[str, typer.Option(help="Set it to its mean over all steps, or to zero.")] = "mean",
+    horizon: Annotated[int, typer.Option(min=0, help="Responses after the step's own that the screening sees.")] = 1,
+    cells: Annotated[
+        int | None,
+        typer.Option(min=1, help="Cells to roll out, and as many random ones; one for every step if left out."),
+    ] = None,
+    rollouts: Annotated[int, typer.Option(min=1, help="Continuations per cell and episode.")] = 8,
+    heads: Annotated[int, typer.Option(min=0, help="Cells whose heads are looked at.")] = 2,
+    alpha: Annotated[float, typer.Option(help="Chance of any false claim that is accepted.")] = 0.05,
+    seed: Annotated[int, typer.Option(min=0, help="Fixes tasks, sampling and the random cells.")] = 0,
+    max_steps: Annotated[int | None, typer.Option(min=2, help="Stop an episode after so many steps.")] = None,
+    wave: Annotated[int, typer.Option(min=1, help="Rows of a batch.")] = 16,
+    temperature: Annotated[float, typer.Option(min=0, help="Of the sampling.")] = 1.0,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens per answer at most.")] = 48,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", help="Of the environment, as name=value; may be repeated.")
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="A name for the run; one that is there is taken up.")] = None,
+    runs: Annotated[
+        Path | None, typer.Option("--runs", metavar="DIR", help="Where to keep runs; $SONDE_RUNS or ./runs.")
+    ] = None,
+) -> None:
+    """Find the steps of an episode that decide how the rest goes.
+
+    First every step and layer is screened: what the layer adds at that step is taken away, and the model reads the
+    recorded conversation again. Nothing is generated, so this is cheap. Then, for each step's strongest layer and for as
+    many random cells, the episode is played on from that step with and without the ablation, with the same random
+    numbers. A step is called critical if that changes how the later steps go: paired by episode, corrected for the
+    number of cells.
+
+    Everything finished is kept: the same command with --run NAME goes on where it was stopped.
+    """
+    from rich import console
+
+    if (environment is None) == (played is None):
+        raise typer.BadParameter("say what to play (20q), or --played RUN", param_hint="ENVIRONMENT")
+    from sonde._cli import play
+    from sonde.agents import playing
+    from sonde.models import loading
+    from sonde.report import page, terminal
+    from sonde.store import names
+    from sonde.studies.critical_steps import pages, study
+
+    screen, run = console.Console(), run or names.new_run_id()
+    options: Any = {
+        "layers": _numbers(layers, "--layers"),
+        "steps": _numbers(steps, "--steps"),
+        "part": part,
+        "ablation": ablation,
+        "horizon": horizon,
+        "cells": cells,
+        "rollouts": rollouts,
+        "heads": heads,
+        "alpha": alpha,
+        "seed": seed,
+        "wave": wave,
+    }
+    if played is None:
+        options |= {
+            "episodes": episodes,
+            "max_steps": max_steps,
+            "generation": {"temperature": temperature, "max_new_tokens": max_new_tokens},
+            "options": dict(play._pair(text) for text in option or ()),
+        }
+    with loading.load(model) as loaded:
+        source: Any = environment if played is None else playing.resume(played, loaded, runs_dir=runs)
+        _estimate(screen, study.settings_of(source, loaded, options), loaded, source)
+        with _stopped(screen, run), _bar(screen) as told:
+            found = study.run(source, loaded, **options, run=run, runs_dir=runs, on_progress=told)
+    report = pages.report(found, command=shlex.join(["sonde", *sys.argv[1:]]))
+    screen.print(terminal.summary(report, pages.table(found)))
+    path = page.write(report, found.folder)
+    screen.print(f"Report: {path}", soft_wrap=True, highlight=False)
+    screen.print(f"Run: {found.folder}   (sonde runs show {found.folder.name})", soft_wrap=True, highlight=False)
+
+
+def _numbers(text: str | None, option: str) -> list[int] | None:
+    """Numbers from `0,5,10` or `0:30:5`."""
+    if text is None:
+        return None
+    try:
+        found: list[int] = []
+        for part in text.split(","):
+            ends = [int(end) for end in part.split(":")]
+            found += range(*ends) if len(ends) > 1 else ends
+        return sorted(set(found))
+    except (ValueError, TypeError):
+        raise typer.BadParameter(f"write 0,5,10 or 0:30:5, got {text!r}", param_hint=option) from None
+
+
+def _estimate(screen: Any, settings: Any, model: Any, source: Any) -> None:
+    """Says how long it will take, from the speed of one short batch."""
+    from sonde._cli import play
+    from sonde.agents import playing, presets
+    from sonde.studies.critical_steps import estimating
+
+    if isinstance(source, playing.Played):
+        steps: int | None = max(one.steps for one in source)
+    else:
+        made = presets.make(source, **settings.options)
+        steps = settings.max_steps or getattr(made, "step_limit", None)
+    told = f"[bold]{model.cfg.model_name}[/]: {settings.episodes} episodes, {len(settings.layers)} layers"
+    if steps:
+        limit = settings.generation.get("max_new_tokens", playing.NEW_TOKENS)
+        by_stage = estimating.seconds(model, settings, steps=steps, new_tokens=limit)
+        parts = ", ".join(f"{stage} {play._span(seconds)}" for stage, seconds in by_stage.items())
+        told += f", up to {steps} steps: at most about {play._span(sum(by_stage.values()))} ({parts})"
+    screen.print(f"{told}.", highlight=False)
+
+
+@contextlib.contextmanager
+def _bar(screen: Any) -> Iterator[Any]:
+    from rich import progress
+
+    columns = (
+        progress.TextColumn("{task.description:<10}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=screen, transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def told(now: Any) -> None:
+            if now.stage not in tasks:
+                tasks[now.stage] = bar.add_task(now.stage, total=now.total)
+            bar.update(tasks[now.stage], completed=now.done, total=now.total)
+
+        yield told
+
+
+@contextlib.contextmanager
+def _stopped(screen: Any, run: str) -> Iterator[None]:
+    """Ctrl-C ends cleanly and says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        text = f"Stopped. What is finished is kept; go on with the same command and --run {run}"
+        screen.print(text, highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
