@@ -5,8 +5,8 @@
     controls = random_directions(direction, 5, rng)
 
 A direction is a difference of means, as published: mean(rows labelled True) - mean(rows labelled False), not normalised,
-so strength 1 adds the whole difference. Rows count alike: an episode with more rows weighs more. Controls have the norm of
-what they control, for a longer vector does more whatever it means. One pass over the features each.
+so strength 1 adds the whole difference. Rows count alike: an episode with more rows weighs more. Random and orthogonal
+controls have the norm of what they control, for a longer vector does more whatever it means. One pass over the features each.
 """
 
 import dataclasses
@@ -152,12 +152,16 @@ def per_step(
     site: str,
     least: int = 5,
 ) -> PerStep:
-    """The contrastive direction of each step by itself; a step with too few rows on a side is left out, with the reason."""
+    """The contrastive direction of each step by itself.
+
+    A step with too few rows on a side is left out, with the reason; so is one whose rows are all alike, as at the last
+    prompt token of a first step that everybody is asked in the same words.
+    """
     found: dict[int, Direction] = {}
     left_out: dict[int, str] = {}
     for step in map(int, np.unique(steps)):
         here = steps == step
-        reason = _too_few(labels[here], least)
+        reason = _too_few(labels[here], least) or _alike(features[here])
         if reason:
             left_out[step] = reason
         else:
@@ -180,10 +184,12 @@ def shuffled_direction(
     like: Direction,
     steps: Int[np.ndarray, "row"] | None = None,
 ) -> Direction:
-    """What the same recipe makes of labels that belong to other episodes, brought to the norm of `like`.
+    """What the same recipe makes of labels that belong to other episodes, as it comes: mostly it is shorter.
 
     Labels change hands as `permuted_labels` does it: what the recipe picks up apart from the labels' meaning (how early
-    steps differ from late ones, how rows of an episode resemble each other) stays in, and has to be beaten too.
+    steps differ from late ones, how rows of an episode resemble each other) stays in, and has to be beaten too. It is not
+    brought to the norm of `like`: where the rows differ mostly along one line, stretching what is left of chance would
+    give that line back, with a random sign.
 
     Raises:
         AnalysisError: All episodes have the same labels, so that nothing changes when they swap them.
@@ -195,7 +201,7 @@ def shuffled_direction(
             f"no shuffled direction at {like.site}: the {len(np.unique(episodes))} episodes have the same labels at every "
             "step, so swapping them changes nothing; collect episodes that differ"
         )
-    return _like(like, _difference(features, mixed[changed[0]]))
+    return dataclasses.replace(like, vector=_difference(features, mixed[changed[0]]), positive=0, negative=0)
 
 
 def orthogonal_direction(
@@ -300,6 +306,13 @@ def _too_few(labels: Bool[np.ndarray, "row"], least: int) -> str:
     if min(positive, negative) >= max(least, 1):
         return ""
     return f"{positive} rows labelled True and {negative} False, expected at least {max(least, 1)} of each"
+
+
+def _alike(features: Float[np.ndarray, "row d_model"]) -> str:
+    """Why rows that do not differ, but for rounding, give no direction; empty if they do differ."""
+    if np.ptp(features, axis=0).max() > 1e-5 * np.abs(features).max():
+        return ""
+    return f"its {len(features)} rows are all alike"
 
 
 def _difference(

@@ -163,6 +163,14 @@ def test_features_that_vary_along_the_direction_only_have_nothing_orthogonal():
         )
 
 
+def test_the_shuffled_direction_is_as_long_as_chance_makes_it():
+    features, labels, _ = planted()
+    found = directions.contrastive(features, labels, site=SITE, steps=(1,))
+    control = directions.shuffled_direction(features, labels, np.arange(60), np.random.default_rng(0), like=found)
+    assert (control.site, control.steps, control.positive) == (SITE, (1,), 0)
+    assert 0 < control.norm < found.norm
+
+
 def test_labels_that_are_the_same_in_every_episode_cannot_be_shuffled():
     features, labels, _ = planted()  # the labels repeat every three rows
     found = directions.contrastive(features, labels, site=SITE)

@@ -235,11 +235,12 @@ def _steered(results: Results) -> page.Section:
         caption=f"{found['games']} games per condition, paired by object and seed; 95 % intervals over games.",
         points=True,
     )
+    tested = next(one["strength"] for one in found["conditions"] if one["control"])
     ratio = found["norms"]["static"] / found["typical_norm"]
     text = (
         f"Directions at layer {found['layer']}, last prompt token. The static one has {100 * ratio:.0f} % of the norm of a "
-        f"typical state there; a condition adds it times its strength. Controls have the same norm and are added with the "
-        f"strength that is tested, {results['settings']['strengths'][len(results['settings']['strengths']) // 2]:g}."
+        f"typical state there; a condition adds it times its strength. Controls (random and orthogonal ones of the "
+        f"same norm; shuffled labels as they come) are added with the strength that is tested, {tested:g}."
     )
     if found["left_out"]:
         text += f"\n\nNo direction for steps {', '.join(found['left_out'])}: too few messages of a class."

@@ -2,8 +2,8 @@
 
 1. Fit, on the games to learn from, at the last prompt token of the chosen layer: one static direction (valid minus
    invalid, all steps) and one per step. They were recorded under the prompt that they are applied under.
-2. Controls of equal norm for each of the two: random directions, what the same recipe makes of shuffled labels, and a
-   direction at right angles that looks like data.
+2. Controls for each of the two: random directions of equal norm, a direction of equal norm at right angles that looks
+   like data, and what the same recipe makes of shuffled labels, as it comes.
 3. Play games about other objects under every condition, paired by object and seed. The direction is added at the last
    prompt token and at every token the model says; the past is encoded without it.
 4. Compare, game by game, with the unsteered model and with the mean of the controls.
@@ -141,7 +141,7 @@ def conditions_of(
 def controls_of(
     held: Steering, rows: study_rows.Rows, layer: int, settings: study_settings.Settings
 ) -> dict[str, Steering]:
-    """Directions that mean nothing, of equal norm."""
+    """Directions that mean nothing."""
     features, table = rows.features[layer, probing.BEFORE], rows.examples
     names = [*(f"random {number}" for number in range(1, settings.random + 1)), "shuffled", "orthogonal"]
     made: dict[str, Steering] = {}
