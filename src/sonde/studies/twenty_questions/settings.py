@@ -23,7 +23,7 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
         "random": 1, "probes": {"deals": 199, "shuffles": 1, "least": 5}, "least": 4, "permutations": 499,
     },
     "full": {
-        "episodes": 160, "steer_episodes": 32, "steps": 20, "n_layers": 10, "temperatures": (0.7, 1.0, 1.3),
+        "episodes": 128, "steer_episodes": 24, "steps": 20, "n_layers": 10, "temperatures": (0.7, 1.0, 1.3),
         "strengths": (2.0, 4.0, 8.0), "random": 2, "probes": {}, "least": 8, "permutations": 1999,
     },
 }  # fmt: skip
@@ -69,7 +69,7 @@ class Settings:
     least: int
     permutations: int
     seed: int = 0
-    wave: int = 16
+    wave: int = 32
 
     def __post_init__(self) -> None:
         """Refuses impossible settings."""
