@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sonde._cli import screens
+
 EXAMPLES = (
     "Examples: sonde play 20q --episodes 50 · sonde play 20q:0:10 --inspect · "
     "sonde play code --capture 'blocks.*.hook_resid_post' --positions last_prompt · sonde play --resume RUN"
@@ -68,7 +70,7 @@ def play(
     name = found.manifest["settings"]["model"] if found else model
     with loading.load(name) as loaded, _bar(screen) as told:
         if found is not None:
-            with _explained(screen, found.id):
+            with screens.stopped(screen, f"sonde play --resume {found.id}"):
                 played = playing.resume(found.folder, loaded, engine=engine, on_progress=told)
         else:
             assert environment is not None
@@ -79,31 +81,19 @@ def play(
                 "wave": wave,
                 "capture": {"hook_filter": capture, "positions": positions},
                 "generation": {"temperature": temperature, "max_new_tokens": max_new_tokens},
-                "options": dict(_pair(text) for text in option or ()),
+                "options": dict(screens.pair(text) for text in option or ()),
                 "engine": engine,
                 "run": run,
                 "runs_dir": runs,
             }
             _estimate(screen, environment, loaded, options)
-            with _explained(screen, run):
+            with screens.stopped(screen, f"sonde play --resume {run}"):
                 played = playing.play(environment, loaded, on_progress=told, **options)
     _show(screen, played)
     if inspect:
         from sonde.agents import inspecting
 
         inspecting.inspect_episode(played[0].trajectory, screen, task_id=played[0].task_id)
-
-
-def _pair(text: str) -> tuple[str, Any]:
-    import json
-
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise typer.BadParameter(f"write name=value, got {text!r}", param_hint="--option")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 def _show_presets(screen: Any) -> None:
@@ -128,7 +118,7 @@ def _estimate(screen: Any, environment: str, model: Any, options: Any) -> None:
     tasks = len(getattr(env, "task_ids", ()))
     told = f"{options['episodes']} episodes of {environment} ({tasks} tasks) in {waves} waves"
     if steps:
-        told += f", up to {steps} steps each: at most about {_span(answer * steps * waves)}"
+        told += f", up to {steps} steps each: at most about {screens.span(answer * steps * waves)}"
     screen.print(f"[bold]{model.cfg.model_name}[/] plays {told}.", highlight=False)
 
 
@@ -152,26 +142,10 @@ def _bar(screen: Any) -> Iterator[Any]:
             text = f"{now.steps} steps, {speed:.0f} tokens/s"
             text += f", {now.again} taken up" if now.again else ""
             text += f", {now.failed} failed" if now.failed else ""
-            text += f", about {_span(left)} left" if left else ""
+            text += f", about {screens.span(left)} left" if left else ""
             bar.update(task, total=now.episodes, completed=now.done, told=text)
 
         yield told
-
-
-@contextlib.contextmanager
-def _explained(screen: Any, run: str) -> Iterator[None]:
-    """Ctrl-C ends cleanly and says how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        screen.print(f"Stopped. Finished steps are kept; go on with: sonde play --resume {run}", highlight=False)
-        raise typer.Exit(130) from None
-
-
-def _span(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _show(screen: Any, played: Any) -> None:
@@ -192,7 +166,9 @@ def _show(screen: Any, played: Any) -> None:
     rewards = [episode.reward for episode in played if episode.reward is not None]
     mean = f"mean reward {sum(rewards) / len(rewards):.2f} over {len(rewards)} episodes" if rewards else "no rewards"
     speed = (
-        f"; {now.steps} steps in {_span(now.seconds)}, {now.tokens / now.seconds:.0f} tokens/s" if now.seconds else ""
+        f"; {now.steps} steps in {screens.span(now.seconds)}, {now.tokens / now.seconds:.0f} tokens/s"
+        if now.seconds
+        else ""
     )
     screen.print(f"{mean}{speed}", highlight=False)
     screen.print(f"Run: {played.run.folder}   (sonde runs show {played.run.id})", soft_wrap=True, highlight=False)

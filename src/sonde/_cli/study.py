@@ -1,13 +1,11 @@
 """`sonde study`: whole experiments, from playing to a report."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sonde._cli import study_critical
+from sonde._cli import screens, study_critical
 
 MODEL = "smollm2-135m-instruct"
 EXAMPLES = (
@@ -22,6 +20,7 @@ app.command("critical-steps", epilog=study_critical.EXAMPLES)(study_critical.cri
 
 @app.command("20q", epilog=EXAMPLES)
 def twenty_questions(
+    context: typer.Context,
     stage: Annotated[
         str, typer.Argument(help="all, or one of: collect, probe, steer, evolution, report. Needs --run if not all.")
     ] = "all",
@@ -49,11 +48,11 @@ def twenty_questions(
     about other objects, beside controls that mean nothing (steer). Do the directions change over a game (evolution)? The
     report says in words what holds after correction, and what does not.
 
-    Everything finished is kept: the same command with --run NAME goes on where it was stopped.
+    Everything finished is kept: the same command with --run NAME goes on where it was stopped. A later stage by itself
+    takes the settings of the run.
     """
     from rich import console
 
-    from sonde._cli import play
     from sonde.models import loading
     from sonde.store import names
     from sonde.studies.twenty_questions import estimating, settings, study
@@ -61,26 +60,38 @@ def twenty_questions(
     screen = console.Console()
     if stage not in ("all", *study.STAGES):
         raise typer.BadParameter(f"choose all, {', '.join(study.STAGES)}; got {stage!r}", param_hint="STAGE")
-    if stage not in ("all", "collect") and run is None:
+    alone = stage not in ("all", "collect")
+    if alone and not run:
         raise typer.BadParameter("say which run to go on with: --run NAME", param_hint="--run")
     run = run or names.new_run_id()
+    known = study.settings_of_run(run, runs) if alone else None
+    if known is not None and not screens.typed(context) - {"stage", "run", "runs"}:
+        model = known.model
+    else:
+        known = None
     with loading.load(model) as loaded:
-        chosen = settings.settings_of(
+        chosen = known or settings.settings_of(
             loaded,
             "full" if full else "small",
             episodes=episodes,
             steer_episodes=steer_episodes,
             steps=steps,
-            layers=study_critical._numbers(layers, "--layers"),
-            temperatures=_decimals(temperatures, "--temperatures"),
-            strengths=_decimals(strengths, "--strengths"),
-            options=dict(play._pair(text) for text in option or ()),
+            layers=screens.whole_numbers(layers, "--layers"),
+            temperatures=screens.decimals(temperatures, "--temperatures"),
+            strengths=screens.decimals(strengths, "--strengths"),
+            options=dict(screens.pair(text) for text in option or ()),
             seed=seed,
         )
         kept = study.opened(chosen, run, runs)
         todo = [name for name in (study.STAGES if stage == "all" else (stage,)) if name not in study.stages_done(kept)]
-        screen.print(estimating.sentence(loaded, chosen, todo), highlight=False)
-        with study_critical._stopped(screen, run), _bar(screen) as told:
+        by_stage = {name: value for name, value in estimating.seconds(loaded, chosen).items() if name in todo}
+        parts = ", ".join(f"{name} {screens.span(value)}" for name, value in by_stage.items())
+        screen.print(
+            f"[bold]{chosen.model}[/]: {chosen.episodes} games of up to {chosen.steps} messages, {len(chosen.layers)} layers. "
+            f"About {screens.span(sum(by_stage.values()))} ({parts or 'everything is on disk'}).",
+            highlight=False,
+        )
+        with screens.stopped(screen, f"the same command and --run {run}"), screens.bars(screen) as told:
             for name in todo:
                 study.run_stage(name, loaded, kept, chosen, tell=told)
     if stage in ("all", "report"):
@@ -111,7 +122,7 @@ def compare(
 
     screen, run = console.Console(), run or names.new_run_id()
     screen.print(f"{len(model)} models play {episodes} games of {environment} each.", highlight=False)
-    with study_critical._stopped(screen, run), _bar(screen) as told:
+    with screens.stopped(screen, f"the same command and --run {run}"), screens.bars(screen) as told:
         found = comparing.compare(
             environment,
             model,
@@ -126,36 +137,6 @@ def compare(
     report = comparing.report(found)
     screen.print(terminal.summary(report, report.sections[0].tables[0]))
     screen.print(f"Report: {found['folder'] / 'report.html'}", soft_wrap=True, highlight=False)
-
-
-def _decimals(text: str | None, option: str) -> list[float] | None:
-    """Numbers from `0.7,1.0`."""
-    try:
-        return None if text is None else [float(part) for part in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"write numbers such as 0.7,1.0, got {text!r}", param_hint=option) from None
-
-
-@contextlib.contextmanager
-def _bar(screen: Any) -> Iterator[Any]:
-    from rich import progress
-
-    columns = (
-        progress.TextColumn("{task.description:<24}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TimeRemainingColumn(),
-    )
-    with progress.Progress(*columns, console=screen) as bar:
-        tasks: dict[str, Any] = {}
-
-        def told(doing: str, done: int, of: int) -> None:
-            if doing not in tasks:
-                tasks[doing] = bar.add_task(doing, total=of)
-            bar.update(tasks[doing], completed=done, total=of)
-
-        yield told
 
 
 def _show(screen: Any, found: Any) -> None:

@@ -1,13 +1,13 @@
 """`sonde study critical-steps`: which step of an episode decides how the rest goes, and where in the model."""
 
-import contextlib
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from sonde._cli import screens
 
 EXAMPLES = (
     "Examples: sonde study critical-steps 20q --episodes 12 --layers 0:30:5 --run critical · "
@@ -67,7 +67,6 @@ def critical_steps(
 
     if (environment is None) == (played is None):
         raise typer.BadParameter("say what to play (20q), or --played RUN", param_hint="ENVIRONMENT")
-    from sonde._cli import play
     from sonde.agents import playing
     from sonde.models import loading
     from sonde.report import page, terminal
@@ -76,8 +75,8 @@ def critical_steps(
 
     screen, run = console.Console(), run or names.new_run_id()
     options: Any = {
-        "layers": _numbers(layers, "--layers"),
-        "steps": _numbers(steps, "--steps"),
+        "layers": screens.whole_numbers(layers, "--layers"),
+        "steps": screens.whole_numbers(steps, "--steps"),
         "part": part,
         "ablation": ablation,
         "horizon": horizon,
@@ -93,13 +92,20 @@ def critical_steps(
             "episodes": episodes,
             "max_steps": max_steps,
             "generation": {"temperature": temperature, "max_new_tokens": max_new_tokens},
-            "options": dict(play._pair(text) for text in option or ()),
+            "options": dict(screens.pair(text) for text in option or ()),
         }
     with loading.load(model) as loaded:
         source: Any = environment if played is None else playing.resume(played, loaded, runs_dir=runs)
         _estimate(screen, study.settings_of(source, loaded, options), loaded, source)
-        with _stopped(screen, run), _bar(screen) as told:
-            found = study.run(source, loaded, **options, run=run, runs_dir=runs, on_progress=told)
+        with screens.stopped(screen, f"the same command and --run {run}"), screens.bars(screen) as told:
+            found = study.run(
+                source,
+                loaded,
+                **options,
+                run=run,
+                runs_dir=runs,
+                on_progress=lambda now: told(now.stage, now.done, now.total),
+            )
     report = pages.report(found, command=shlex.join(["sonde", *sys.argv[1:]]))
     screen.print(terminal.summary(report, pages.table(found)))
     path = page.write(report, found.folder)
@@ -107,23 +113,8 @@ def critical_steps(
     screen.print(f"Run: {found.folder}   (sonde runs show {found.folder.name})", soft_wrap=True, highlight=False)
 
 
-def _numbers(text: str | None, option: str) -> list[int] | None:
-    """Numbers from `0,5,10` or `0:30:5`."""
-    if text is None:
-        return None
-    try:
-        found: list[int] = []
-        for part in text.split(","):
-            ends = [int(end) for end in part.split(":")]
-            found += range(*ends) if len(ends) > 1 else ends
-        return sorted(set(found))
-    except (ValueError, TypeError):
-        raise typer.BadParameter(f"write 0,5,10 or 0:30:5, got {text!r}", param_hint=option) from None
-
-
 def _estimate(screen: Any, settings: Any, model: Any, source: Any) -> None:
     """Says how long it will take, from the speed of one short batch."""
-    from sonde._cli import play
     from sonde.agents import playing, presets
     from sonde.studies.critical_steps import estimating
 
@@ -136,39 +127,6 @@ def _estimate(screen: Any, settings: Any, model: Any, source: Any) -> None:
     if steps:
         limit = settings.generation.get("max_new_tokens", playing.NEW_TOKENS)
         by_stage = estimating.seconds(model, settings, steps=steps, new_tokens=limit)
-        parts = ", ".join(f"{stage} {play._span(seconds)}" for stage, seconds in by_stage.items())
-        told += f", up to {steps} steps: at most about {play._span(sum(by_stage.values()))} ({parts})"
+        parts = ", ".join(f"{stage} {screens.span(seconds)}" for stage, seconds in by_stage.items())
+        told += f", up to {steps} steps: at most about {screens.span(sum(by_stage.values()))} ({parts})"
     screen.print(f"{told}.", highlight=False)
-
-
-@contextlib.contextmanager
-def _bar(screen: Any) -> Iterator[Any]:
-    from rich import progress
-
-    columns = (
-        progress.TextColumn("{task.description:<10}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TimeRemainingColumn(),
-    )
-    with progress.Progress(*columns, console=screen, transient=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def told(now: Any) -> None:
-            if now.stage not in tasks:
-                tasks[now.stage] = bar.add_task(now.stage, total=now.total)
-            bar.update(tasks[now.stage], completed=now.done, total=now.total)
-
-        yield told
-
-
-@contextlib.contextmanager
-def _stopped(screen: Any, run: str) -> Iterator[None]:
-    """Ctrl-C ends cleanly and says how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        text = f"Stopped. What is finished is kept; go on with the same command and --run {run}"
-        screen.print(text, highlight=False, soft_wrap=True)
-        raise typer.Exit(130) from None

@@ -38,7 +38,8 @@ class Slab:
     @property
     def nbytes(self) -> int:
         """Memory held."""
-        return sum(t.numel() * t.element_size() for t in (*self.keys, *self.values))
+        # all stages have one shape and type
+        return 2 * len(self.keys) * self.keys[0].nbytes if self.keys else 0
 
     def stage(self, index: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of one stage of the network, `row kv slot d_head`, allocated when first met."""

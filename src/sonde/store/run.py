@@ -84,7 +84,7 @@ class Run:
             RequestError: The run of that id is of another kind, or has other settings.
         """
         parent = Path(runs_dir if runs_dir is not None else names.default_runs_dir())
-        if id is None or not (parent / id / NAME).is_file():
+        if id is None or not (parent / names.check(id, what="run id") / NAME).is_file():
             return cls.create(parent, kind=kind, model=model, settings=settings, seed=seed, id=id)
         found = cls.open(parent / id)
         if found.manifest["kind"] != kind:

@@ -9,6 +9,7 @@ Games of Twenty Questions have all its outcomes; other environments have reward,
 """
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,10 +97,20 @@ def report(found: Mapping[str, Any]) -> page.Report:
         sections=(page.Section("Outcomes", "", _charts(found, names), (means, against)),),
         settings=settings,
         versions={name: str(version) for name, version in found["versions"].items()},
-        command="sonde study compare "
-        + " ".join([settings["environment"], *(f"--model {one}" for one in models)])
-        + f" --episodes {settings.get('episodes', 1)} --seed {settings.get('seed', 0)}",
+        command=command(settings),
     )
+
+
+def command(settings: Mapping[str, Any]) -> str:
+    """The command that gives the same results again, as far as a command has the options."""
+    parts = ["sonde", "study", "compare", settings["environment"]]
+    for name in settings["models"]:
+        parts += ["--model", name]
+    options = {name: settings.get(name) for name in ("episodes", "seed", "max_steps")}
+    options["temperature"] = (settings.get("generation") or {}).get("temperature")
+    for name, value in options.items():
+        parts += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join(parts)
 
 
 def _charts(found: Mapping[str, Any], names: Sequence[str]) -> tuple[charts.Chart, ...]:

@@ -4,7 +4,6 @@ Costs that batch. The answer is a rough one: games end early, and answers are sh
 """
 
 import time
-from collections.abc import Sequence
 
 from sonde.models import model as models_model
 from sonde.studies.twenty_questions import settings as study_settings
@@ -35,18 +34,6 @@ def seconds(model: models_model.Model, settings: study_settings.Settings) -> dic
     }
 
 
-def sentence(model: models_model.Model, settings: study_settings.Settings, todo: Sequence[str]) -> str:
-    """What is going to be done, and how long that takes."""
-    by_stage = {name: value for name, value in seconds(model, settings).items() if name in todo}
-    if not by_stage:
-        return f"{settings.model}: everything is on disk already."
-    parts = ", ".join(f"{name} {_span(value)}" for name, value in by_stage.items())
-    return (
-        f"{settings.model}: {settings.episodes} games of up to {settings.steps} messages, {len(settings.layers)} layers. "
-        f"About {_span(sum(by_stage.values()))} ({parts})."
-    )
-
-
 def _speed(model: models_model.Model, rows: int) -> tuple[float, float]:
     """Seconds per token of a whole batch: generated, and encoded."""
     token = model.to_tokens("a")[0].tolist()[-1:]
@@ -59,9 +46,3 @@ def _speed(model: models_model.Model, rows: int) -> tuple[float, float]:
         end = time.monotonic()
     model.pool.entries.clear()
     return (middle - start) / 6, (end - middle) / 32
-
-
-def _span(time_taken: float) -> str:
-    if time_taken < 90:
-        return f"{max(time_taken, 1):.0f} s"
-    return f"{time_taken / 60:.0f} min" if time_taken < 5400 else f"{time_taken / 3600:.1f} h"

@@ -3,6 +3,7 @@
 Costs seconds; reads nothing but the results.
 """
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,24 +48,18 @@ def report(results: Results, claims: Sequence[study_claims.Claim], run: str) -> 
 
 
 def command(settings: Mapping[str, Any], run: str) -> str:
-    """The command that gives the same results again."""
-    if settings["environment"] != "20q":
-        return f"sonde.studies.twenty_questions with games of the caller's own: {settings['environment']}"
-    size = next((name for name, held in study_settings.SIZES.items() if held["steps"] == settings["steps"]), "small")
-    parts = ["sonde", "study", "20q", *(["--full"] if size == "full" else []), "--model", settings["model"]]
-    parts += ["--seed", str(settings["seed"]), "--run", f"{run}-again"]
-    usual = study_settings.SIZES[size]
-    for name in ("episodes", "steer_episodes", "steps"):
-        if settings[name] != usual[name]:
-            parts += [f"--{name.replace('_', '-')}", str(settings[name])]
-    parts += ["--layers", ",".join(map(str, settings["layers"]))]
-    if list(settings["temperatures"]) != list(usual["temperatures"]):
-        parts += ["--temperatures", ",".join(f"{one:g}" for one in settings["temperatures"])]
-    if list(settings["strengths"]) != list(usual["strengths"]):
-        parts += ["--strengths", ",".join(f"{one:g}" for one in settings["strengths"])]
-    for name, value in settings["options"].items():
-        parts += ["--option", f"{name}={value}"]
-    return shlex.join(parts)
+    """The command that gives the same results again; where there is none, how to do it in Python."""
+    asked = study_settings.Settings.from_json(settings)
+    size = study_settings.size_of(asked)
+    if size is None:
+        return "In Python: study.run(model, settings.Settings.from_json(SETTINGS), ...), from sonde.studies.twenty_questions"
+    parts = ["sonde", "study", asked.environment, *(["--full"] if size == "full" else []), "--model", asked.model]
+    for name in ("episodes", "steer_episodes", "steps", "layers", "temperatures", "strengths", "seed"):
+        value = getattr(asked, name)
+        parts += [f"--{name.replace('_', '-')}", ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+    for name, value in asked.options.items():
+        parts += ["--option", f"{name}={json.dumps(value)}"]
+    return shlex.join([*parts, "--run", f"{run}-again"])
 
 
 def claims_table(claims: Sequence[study_claims.Claim]) -> page.Table:

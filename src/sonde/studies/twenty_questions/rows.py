@@ -9,6 +9,7 @@ Costs one reading of the recorded activations.
 """
 
 import dataclasses
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from sonde.agents import history
 from sonde.analysis import examples
 from sonde.capture import trajectory as capture_trajectory
 from sonde.core import errors
-from sonde.store import disk, documents
+from sonde.store import damage, disk, documents
 
+FEATURES = "features.safetensors"
 Key = tuple[int, str]
 
 
@@ -43,10 +45,11 @@ class Rows:
     left_out: int
 
     def save(self, folder: Path) -> None:
-        """Writes `features.safetensors` and `rows.json`; the latter is there only if both are."""
+        """Writes `features.safetensors` and `rows.json`, which has the checksum of both."""
         arrays = {f"{layer}.{pooling}": values for (layer, pooling), values in self.features.items()}
+        data = safetensors.numpy.save(arrays)
         with disk.explained(folder):
-            disk.write_atomic(folder / "features.safetensors", safetensors.numpy.save(arrays))
+            disk.write_atomic(folder / FEATURES, data)
             rows = self.examples
             columns = {
                 "labels": rows.labels.tolist(),
@@ -55,6 +58,7 @@ class Rows:
                 "texts": list(rows.texts or ()),
                 "before": list(rows.before or ()),
                 "left_out": self.left_out,
+                "features": zlib.crc32(data),
             }
             documents.write(folder / "rows.json", {"format": documents.FORMAT, **columns})
 
@@ -67,7 +71,10 @@ class Rows:
         """
         columns = documents.read(folder / "rows.json")
         with disk.explained(folder, doing="read"):
-            arrays = safetensors.numpy.load((folder / "features.safetensors").read_bytes())
+            data = (folder / FEATURES).read_bytes()
+        if zlib.crc32(data) != columns.get("features", zlib.crc32(data)):
+            raise damage.Damage(folder / FEATURES, "the checksum does not match the content").error()
+        arrays = safetensors.numpy.load(data)
         features = {(int(name.split(".")[0]), name.split(".")[1]): values for name, values in arrays.items()}
         found = examples.Examples(
             np.array(columns["labels"], dtype=np.bool_),

@@ -4,6 +4,7 @@ Two sizes: `small` runs in minutes and shows how the study works; `full` has the
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from sonde.agents.twenty_questions import objects
 from sonde.analysis import examples
 from sonde.core import errors
 
+TWENTY_QUESTIONS = "20q"
 #: Share of the objects that is played to learn from; steering is judged on the others.
 TRAINING_SHARE = 0.75
 SIZES: Mapping[str, Mapping[str, Any]] = {
@@ -54,7 +56,7 @@ class Settings:
     """
 
     model: str
-    environment: str = "20q"
+    environment: str = TWENTY_QUESTIONS
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     layers: tuple[int, ...]
     episodes: int
@@ -76,11 +78,15 @@ class Settings:
         for name, least in (("episodes", 2), ("steer_episodes", 2), ("steps", 1), ("pilot", 1), ("random", 1)):
             if getattr(self, name) < least:
                 raise errors.RequestError(f"{name} must be {least} or more, got {getattr(self, name)}")
+        if self.episodes < self.probes.folds:
+            raise errors.RequestError(
+                f"{self.episodes} episodes cannot fill the {self.probes.folds} folds of the probes: play more"
+            )
         if not self.layers:
             raise errors.RequestError("no layers to look at: give at least one")
         for name in ("temperatures", "strengths"):
             values = getattr(self, name)
-            if not values or min(values) <= 0:
+            if not values or not all(0 < value < math.inf for value in values):
                 raise errors.RequestError(f"{name} must be positive numbers, at least one, got {values}")
 
     @property
@@ -91,6 +97,12 @@ class Settings:
     def to_json(self) -> dict[str, Any]:
         """As JSON data."""
         return store.jsonable(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> "Settings":
+        """The settings that `to_json` told of."""
+        sequences = {name: tuple(told[name]) for name in ("layers", "temperatures", "strengths")}
+        return cls(**{**told, **sequences, "probes": examples.Settings(**told["probes"])})
 
 
 def settings_of(model: Any, size: str = "small", **changes: Any) -> Settings:
@@ -127,9 +139,23 @@ def settings_of(model: Any, size: str = "small", **changes: Any) -> Settings:
     return Settings(model=model.cfg.model_name, **given)
 
 
+def size_of(settings: Settings) -> str | None:
+    """The size that these are the settings of, but for what a command can change; None if there is none."""
+    free = ("model", "options", "layers", "episodes", "steer_episodes", "steps", "temperatures", "strengths", "seed")
+    changed = {name: getattr(settings, name) for name in free}
+    for size, held in SIZES.items():
+        usual = {name: value for name, value in held.items() if name != "n_layers"}
+        probes = examples.Settings(**{"seed": settings.seed, **held["probes"]})
+        if Settings(**{**usual, **changed, "probes": probes}) == settings:
+            return size
+    return None
+
+
 def spread(count: int, n_layers: int) -> tuple[int, ...]:
-    """That many layers, evenly spread, the last one included."""
-    return tuple(sorted({round(layer) for layer in np.linspace(n_layers - 1, 0, min(count, n_layers) + 1)[:-1]}))
+    """That many layers, evenly spread, the last one included; all if there are no more."""
+    if count >= n_layers:
+        return tuple(range(n_layers))
+    return tuple(sorted({round(layer) for layer in np.linspace(n_layers - 1, 0, count + 1)[:-1]}))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -153,7 +179,7 @@ def twenty_questions(settings: Settings) -> Games:
     """Twenty Questions, with objects to learn from and others to judge by."""
     training, judging = split(settings.seed)
     options = {"step_limit": settings.steps, **settings.options}
-    return Games("20q", "20q", {**options, "objects": training}, {**options, "objects": judging})
+    return Games(TWENTY_QUESTIONS, TWENTY_QUESTIONS, {**options, "objects": training}, {**options, "objects": judging})
 
 
 def split(seed: int) -> tuple[Sequence[str], Sequence[str]]:

@@ -24,6 +24,7 @@ from sonde.analysis import evolution, jackknife
 from sonde.core import errors
 from sonde.models import model as models_model
 from sonde.store import disk, documents
+from sonde.store import run as store_run
 from sonde.studies.twenty_questions import claims as study_claims
 from sonde.studies.twenty_questions import collecting, probing, reporting, steering
 from sonde.studies.twenty_questions import rows as study_rows
@@ -93,13 +94,15 @@ def run_stage(
     """One stage, read if it is on disk and computed if not.
 
     Raises:
-        RequestError: An earlier stage that it needs is missing.
+        RequestError: There is no such stage, an earlier one that it needs is missing, or games of one's own are.
     """
+    if stage not in STAGES:
+        raise errors.RequestError(f"no stage {stage!r}: choose one of {', '.join(STAGES)}")
     path = kept.folder / "stages" / f"{stage}.json"
     if path.exists():
         return documents.read(path)
     start = time.monotonic()
-    found = _computed(stage, model, kept.folder, settings, (games or study_settings.twenty_questions(settings), tell))
+    found = _computed(stage, model, kept.folder, settings, (_games(settings, games), tell))
     if stage == "report":
         return found
     disk.make_dirs(path.parent)
@@ -115,15 +118,16 @@ def _computed(
     model: models_model.Model | None,
     folder: Path,
     settings: study_settings.Settings,
-    rest: tuple[study_settings.Games, Tell],
+    rest: tuple[study_settings.Games | None, Tell],
 ) -> dict[str, Any]:
     games, tell = rest
     if stage == "report":
         return written(folder, settings)
-    if stage in ("collect", "steer") and model is None:
-        raise errors.RequestError(f"the stage {stage!r} plays games: give it a model")
+    if stage in ("collect", "steer") and (model is None or games is None):
+        raise errors.RequestError(f"the stage {stage!r} plays games: give it a model, and games if they are your own")
     if stage == "collect":
         assert model is not None
+        assert games is not None
         return collecting.collect(model, settings, games, folder, tell)
     collected, rows = _stage(folder, "collect", stage), study_rows.Rows.load(folder)
     if stage == "probe":
@@ -132,6 +136,7 @@ def _computed(
     layer = _stage(folder, "probe", stage)["layer"]
     if stage == "steer":
         assert model is not None
+        assert games is not None
         return steering.steer(model, settings, games, folder, (rows, collected["temperature"], layer), tell)
     tell("evolution", 0, 1)
     table, features = rows.examples, rows.features[layer, probing.BEFORE].astype("float64")
@@ -143,6 +148,15 @@ def _computed(
         return {"layer": layer, "skipped": str(error), "claim_p": 1.0}
     tell("evolution", 1, 1)
     return {"layer": layer, **found.to_json(), "claim_p": study_claims.change_p(found)}
+
+
+def _games(settings: study_settings.Settings, own: study_settings.Games | None) -> study_settings.Games | None:
+    """Where it is played; None if nobody said."""
+    if settings.environment != study_settings.TWENTY_QUESTIONS:
+        return own
+    if own is not None:
+        raise errors.RequestError("games of your own need a name of their own: settings_of(model, environment=NAME)")
+    return study_settings.twenty_questions(settings)
 
 
 def written(folder: Path, settings: study_settings.Settings) -> dict[str, Any]:
@@ -184,11 +198,28 @@ def opened(settings: study_settings.Settings, run: str | None = None, runs_dir: 
     return store.Run.take_up(runs_dir, kind=KIND, model=settings.model, settings=told, seed=settings.seed, id=run)
 
 
+def settings_of_run(run: str, runs_dir: Path | str | None = None) -> study_settings.Settings:
+    """The settings that a run was started with.
+
+    Raises:
+        RequestError: There is none of that name, or it is of another kind.
+    """
+    parent = Path(runs_dir if runs_dir is not None else store.default_runs_dir())
+    if run not in store_run.list_runs(parent):
+        raise errors.RequestError(
+            f"there is no run {run!r} at {parent}: start one with sonde study 20q collect --run {run}"
+        )
+    manifest = store.Run.open(parent / run).manifest
+    if manifest["kind"] != KIND:
+        raise errors.RequestError(f"run {run} is of kind {manifest['kind']!r}, not {KIND!r}: give another one")
+    return study_settings.Settings.from_json(manifest["settings"])
+
+
 def _stage(folder: Path, name: str, wanted: str) -> dict[str, Any]:
     path = folder / "stages" / f"{name}.json"
     if not path.exists():
         raise errors.RequestError(
-            f"the stage {wanted!r} needs {name!r}, which has not been run: sonde study 20q {name} --run {folder.name}"
+            f"the stage {wanted!r} needs {name!r}, which is not finished: sonde study 20q {name} --run {folder.name}"
         )
     found = documents.read(path)
     return {key: value for key, value in found.items() if key != "format"}

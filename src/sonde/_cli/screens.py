@@ -1,0 +1,87 @@
+"""What commands share: reading numbers that were typed, telling how far it is, ending cleanly."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+
+def pair(text: str) -> tuple[str, Any]:
+    """`name=value`; the value is read as JSON if it is."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise typer.BadParameter(f"write name=value, got {text!r}", param_hint="--option")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def whole_numbers(text: str | None, option: str) -> list[int] | None:
+    """Numbers from `0,5,10` or `0:30:5`."""
+    if text is None:
+        return None
+    try:
+        found: list[int] = []
+        for part in text.split(","):
+            ends = [int(end) for end in part.split(":")]
+            found += range(*ends) if len(ends) > 1 else ends
+        return sorted(set(found))
+    except (ValueError, TypeError):
+        raise typer.BadParameter(f"write 0,5,10 or 0:30:5, got {text!r}", param_hint=option) from None
+
+
+def decimals(text: str | None, option: str) -> list[float] | None:
+    """Numbers from `0.7,1.0`."""
+    try:
+        return None if text is None else [float(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"write numbers such as 0.7,1.0, got {text!r}", param_hint=option) from None
+
+
+def span(seconds: float) -> str:
+    """A stretch of time in words."""
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def typed(context: typer.Context) -> set[str]:
+    """The names of the arguments and options that were typed."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+@contextlib.contextmanager
+def bars(screen: Any) -> Iterator[Any]:
+    """A bar for each thing that is done; told what is being done, how much of it is done, and of how much."""
+    from rich import progress
+
+    columns = (
+        progress.TextColumn("{task.description:<24}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=screen) as bar:
+        tasks: dict[str, Any] = {}
+
+        def told(doing: str, done: int, of: int) -> None:
+            if doing not in tasks:
+                tasks[doing] = bar.add_task(doing, total=of)
+            bar.update(tasks[doing], completed=done, total=of)
+
+        yield told
+
+
+@contextlib.contextmanager
+def stopped(screen: Any, how_to_go_on: str) -> Iterator[None]:
+    """Ctrl-C ends cleanly and says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        screen.print(f"Stopped. What is finished is kept; go on with {how_to_go_on}", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
