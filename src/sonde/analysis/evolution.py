@@ -150,7 +150,7 @@ class Evolution:
         count, standing = len(self.steps), int(self.stands.sum())
         told = [f"The norm exceeds its permutation null at {standing} of {count} steps after correction."]
         if self.left_out:
-            told.append(f"{len(self.left_out)} steps are left out: too few rows on a side.")
+            told.append(f"{len(self.left_out)} steps are left out: too few rows on a side, or all rows alike.")
         common = "exceeds its null" if self.common_p <= self.options.level else "is within noise"
         told.append(f"The norm of the direction common to all steps {common} (p = {self.common_p:.3g} corrected).")
         if not self.signal:

@@ -21,6 +21,8 @@ from torch import Tensor
 from sonde.core import spans
 
 GROWTH = 256
+#: A conversation that goes on in another way after all but so many slots takes over the row of the one it left.
+TAIL = 64
 NEVER = 2**62
 Lineage = Mapping[str, spans.Spans]
 _clock = itertools.count()
@@ -174,14 +176,15 @@ class Pool:
             matches: For each request its entry and reusable length.
             need: Slots that the longest row will need.
         """
-        continued = [entry for entry, length in matches if entry is not None and length == len(entry.tokens)]
-        slabs = {id(entry.slab): entry.slab for entry in continued}
-        rows = [entry.row for entry in continued]
-        if len(continued) == len(matches) and len(slabs) == 1 and len(set(rows)) == len(rows):
+        near = [entry for entry, length in matches if entry is not None and len(entry.tokens) - length <= TAIL]
+        slabs = {id(entry.slab): entry.slab for entry in near}
+        rows = [entry.row for entry in near]
+        if len(near) == len(matches) and len(slabs) == 1 and len(set(rows)) == len(rows):
             (slab,) = slabs.values()
             if slab.rows == len(rows) and slab.capacity >= need:
-                self.remove(continued)
+                self.remove(near)
                 return slab, rows
+        continued = [entry for entry, length in matches if entry is not None and length == len(entry.tokens)]
         capacity = -(-need * 5 // 4 // GROWTH) * GROWTH
         slab = Slab(len(matches), capacity)
         for row, (entry, length) in enumerate(matches):

@@ -53,6 +53,8 @@ def compare(
     """
     if len(models) < 2 or len(set(models)) < len(models):
         raise errors.RequestError(f"give two or more different models to compare, got {list(models)}")
+    if options.get("episodes", 1) < 2:
+        raise errors.RequestError(f"a comparison needs two or more episodes, got {options.get('episodes', 1)}")
     told = store.jsonable({"environment": environment, "models": list(models), **options})
     kept = store.Run.take_up(runs_dir, kind=KIND, settings=told, seed=told.get("seed", 0), id=run)
     table: dict[str, dict[int, Values]] = {}

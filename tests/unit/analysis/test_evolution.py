@@ -118,7 +118,7 @@ def test_steps_with_too_few_rows_are_left_out_and_named():
     found = evolution.evolution(features, labels, steps, episodes, FEW)
     assert found.steps == (0, 2, 3)
     assert list(found.left_out) == [1]
-    assert "1 steps are left out: too few rows on a side." in found.sentences()
+    assert "1 steps are left out: too few rows on a side, or all rows alike." in found.sentences()
 
 
 @pytest.mark.parametrize(("length", "tested"), [(1, set()), (2, {"spread", "norms"}), (3, set(step_noise.CHANGES))])
@@ -129,11 +129,19 @@ def test_with_few_steps_only_what_can_be_tested_is(length, tested):
     assert sum(sentence.startswith("Change") for sentence in found.sentences()) == len(tested)
 
 
-def test_features_that_do_not_vary_are_no_signal():
+def test_features_that_do_not_vary_give_no_direction():
     _, labels, steps, episodes = rows()
-    found = evolution.evolution(np.ones((len(labels), 3)), labels, steps, episodes, FEW)
-    assert not found.signal
-    assert (found.norm_p == 1.0).all()
+    with pytest.raises(errors.AnalysisError, match="rows are all alike"):
+        evolution.evolution(np.ones((len(labels), 3)), labels, steps, episodes, FEW)
+
+
+def test_a_step_at_which_nothing_varies_is_no_change_but_left_out():
+    """The first prompt of a game is the same for all: a direction of length 0 there would look like a change of norms."""
+    features, labels, steps, episodes = rows()
+    features[steps == steps.min()] = 1.0
+    found = evolution.evolution(features, labels, steps, episodes, FEW)
+    assert steps.min() not in found.steps
+    assert list(found.left_out) == [steps.min()]
 
 
 def test_what_all_rows_have_in_common_makes_no_difference(found):

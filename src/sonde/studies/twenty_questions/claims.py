@@ -97,4 +97,8 @@ def _points(one: Mapping[str, Any]) -> str:
 
 
 def _changing(found: Mapping[str, Any]) -> str:
-    return found["skipped"] if "skipped" in found else " ".join(found["sentences"])
+    if "skipped" in found:
+        return found["skipped"]
+    known = [p for p in found["change_p"].values() if p is not None]
+    strongest = f" Of the ways in which it could change, the clearest has p = {min(known):.2g}." if known else ""
+    return found["sentences"][0] + strongest

@@ -238,7 +238,11 @@ def _steered(results: Results) -> page.Section:
         f"same norm; shuffled labels as they come) are added with the strength that is tested, {tested:g}."
     )
     if found["left_out"]:
-        text += f"\n\nNo direction for steps {', '.join(found['left_out'])}: too few messages of a class."
+        text += (
+            "\n\nSteps without a direction: "
+            + "; ".join(f"{step}, {why}" for step, why in found["left_out"].items())
+            + "."
+        )
     return page.Section("Steering", text, (chart, *_groups(found, names)), _tables(found, names), _examples(found))
 
 

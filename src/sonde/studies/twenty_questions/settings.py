@@ -21,7 +21,7 @@ TWENTY_QUESTIONS = "20q"
 TRAINING_SHARE = 0.75
 SIZES: Mapping[str, Mapping[str, Any]] = {
     "small": {
-        "episodes": 32, "steer_episodes": 12, "steps": 8, "n_layers": 6, "temperatures": (1.0,), "strengths": (4.0,),
+        "episodes": 32, "steer_episodes": 12, "steps": 8, "n_layers": 6, "temperatures": (0.8,), "strengths": (4.0,),
         "random": 1, "probes": {"deals": 199, "shuffles": 1, "least": 5}, "least": 4, "permutations": 499,
     },
     "full": {
