@@ -96,9 +96,10 @@ def slim(results: dict[str, Any]) -> dict[str, Any]:
 def steered(run: Path, results: dict[str, Any]) -> dict[str, Any]:
     """For each condition and outcome a value per game, None where there is none; games are in the same order."""
     held: dict[str, dict[int, outcomes.EpisodeOutcome]] = {one["name"]: {} for one in results["steer"]["conditions"]}
-    for folder in sorted((run / "games" / "steer" / "episodes").iterdir()):
-        if "error" not in store.EpisodeReader.open(folder).summary:
-            record = sonde.TrajectoryActivations.load(folder)
+    played = store.Run.open(run / "games" / "steer")
+    for reader in played.episodes():
+        if "error" not in reader.summary:
+            record = sonde.TrajectoryActivations.load(reader.folder)
             held[record.metadata["condition"]][record.metadata["episode"]] = outcomes.of_episode(record)
     common = sorted(set.intersection(*(set(games) for games in held.values())))
     names = [name for name in outcomes.NAMES if name != "fluency"]  # that takes the model: it is in the results

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from sonde._cli import play, runs, study
+from sonde._cli import play, programs, runs, study
 from sonde.core import errors
 
 
@@ -46,10 +46,11 @@ app = typer.Typer(
 )
 app.command(epilog=play.EXAMPLES)(play.play)
 app.add_typer(study.app, name="study")
+app.add_typer(programs.app, name="programs")
 app.add_typer(runs.app, name="runs")
 
 
-def _show_version(asked: bool) -> None:
+def _show_version(asked: bool) -> bool:
     if asked:
         try:
             version = importlib.metadata.version("sonde")
@@ -57,6 +58,7 @@ def _show_version(asked: bool) -> None:
             version = "0+unknown"
         typer.echo(f"sonde {version}")
         raise typer.Exit
+    return asked
 
 
 @app.callback()

@@ -48,12 +48,6 @@ def span(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def typed(context: typer.Context) -> set[str]:
-    """The names of the arguments and options that were typed."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-
-
 @contextlib.contextmanager
 def bars(screen: Any) -> Iterator[Any]:
     """A bar for each thing that is done; told what is being done, how much of it is done, and of how much."""

@@ -20,11 +20,12 @@ app.command("critical-steps", epilog=study_critical.EXAMPLES)(study_critical.cri
 
 @app.command("20q", epilog=EXAMPLES)
 def twenty_questions(
-    context: typer.Context,
     stage: Annotated[
         str, typer.Argument(help="all, or one of: collect, probe, steer, evolution, report. Needs --run if not all.")
     ] = "all",
-    model: Annotated[str, typer.Option("--model", "-m", help="A zoo name, a folder, a GGUF file or a hub id.")] = MODEL,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help=f"A zoo name, a folder, a GGUF file or a hub id; {MODEL}.")
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="The complete study: hours. Without it: minutes.")] = False,
     episodes: Annotated[int | None, typer.Option(min=2, help="Games to learn from.")] = None,
     steer_episodes: Annotated[int | None, typer.Option(min=2, help="Games per condition of steering.")] = None,
@@ -35,7 +36,9 @@ def twenty_questions(
     option: Annotated[
         list[str] | None, typer.Option("--option", "-o", help="Of the game, as name=value, such as oracle=llm.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Fixes objects, sampling, folds and controls.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Fixes objects, sampling, folds and controls; 0 if left out.")
+    ] = None,
     run: Annotated[str | None, typer.Option(help="A name for the run; one that is there is taken up.")] = None,
     runs: Annotated[
         Path | None, typer.Option("--runs", metavar="DIR", help="Where to keep runs; $SONDE_RUNS or ./runs.")
@@ -64,12 +67,11 @@ def twenty_questions(
     if alone and not run:
         raise typer.BadParameter("say which run to go on with: --run NAME", param_hint="--run")
     run = run or names.new_run_id()
+    typed = (model, full or None, episodes, steer_episodes, steps, layers, temperatures, strengths, option, seed)
     known = study.settings_of_run(run, runs) if alone else None
-    if known is not None and not screens.typed(context) - {"stage", "run", "runs"}:
-        model = known.model
-    else:
-        known = None
-    with loading.load(model) as loaded:
+    if known is not None and any(one is not None for one in typed):
+        known = None  # they are compared with the run's when it is opened
+    with loading.load(known.model if known else model or MODEL) as loaded:
         chosen = known or settings.settings_of(
             loaded,
             "full" if full else "small",

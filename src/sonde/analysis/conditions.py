@@ -35,9 +35,14 @@ def versus(table: Table, base: str) -> dict[str, dict[str, dict[str, Any] | None
 
 
 def mean(column: Column) -> dict[str, Any] | None:
-    """Mean and interval over the games that have a value."""
+    """Mean and interval over the games that have a value; of shares, the interval ends at 0 and 1."""
     known = np.array([value for value in column if value is not None], dtype=np.float64)
-    return stats.mean_interval(known, np.arange(len(known))).to_json() if len(known) > 1 else None
+    if len(known) < 2:
+        return None
+    found = stats.mean_interval(known, np.arange(len(known))).to_json()
+    if known.min() >= 0 and known.max() <= 1:
+        found |= {"low": max(found["low"], 0.0), "high": min(found["high"], 1.0)}
+    return found
 
 
 def paired(treated: Column, control: Column) -> dict[str, Any] | None:

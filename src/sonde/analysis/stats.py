@@ -74,6 +74,8 @@ def mean_interval(
 ) -> Estimate:
     """Estimates a mean, or a rate if all values are 0 or 1, from rows that come in clusters.
 
+    A rate of rows that are a cluster each has the exact interval of a binomial share (Clopper and Pearson).
+
     Args:
         values: Numbers or truth values.
         clusters: The episode of each row, of any type that sorts.
@@ -83,6 +85,10 @@ def mean_interval(
         AnalysisError: A value is not finite, or there are fewer than two clusters.
     """
     _check({"values": values}, clusters)
+    if len(np.unique(clusters)) == len(values) and np.isin(values, (0, 1)).all():
+        share = jackknife.imported("scipy.stats", "intervals and tests").binomtest(int(values.sum()), len(values))
+        ends = share.proportion_ci(level)
+        return Estimate(float(values.mean()), float(ends.low), float(ends.high), len(values), len(values), level)
     return estimate(jackknife.of_mean(values, clusters), level)
 
 

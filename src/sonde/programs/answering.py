@@ -1,0 +1,58 @@
+"""Who answers prompts? A language model through Sonde's engine, or anything with the same two methods.
+
+The runner opens models by name with `open_model`. Give it another opener to put something else in their place: a model
+behind a server, or one whose ability is known, to test an experiment with. Costs what generating costs.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypedDict, runtime_checkable
+
+
+class Sampling(TypedDict):
+    """How an answer is sampled; temperature 0 takes the most probable tokens."""
+
+    max_new_tokens: int
+    temperature: float
+    seed: int
+
+
+@runtime_checkable
+class Answerer(Protocol):
+    """What an experiment asks."""
+
+    def ask(self, prompts: Sequence[str], sampling: Sampling) -> list[str]:
+        """Returns a continuation of each prompt; the prompts may run as one batch."""
+        ...
+
+    def close(self) -> None:
+        """Frees what was opened."""
+        ...
+
+
+Opener = Callable[[str], Answerer]
+
+
+def open_model(name: str) -> Answerer:
+    """Loads a zoo name, a folder, a GGUF file or a Hugging Face id, for `sonde.load`."""
+    from sonde.models import loading
+
+    return ModelAnswerer(loading.load(name))
+
+
+class ModelAnswerer:
+    """A loaded model; closing it frees the weights."""
+
+    def __init__(self, model: Any) -> None:
+        """Takes a `sonde.Model`."""
+        self.model = model
+
+    def ask(self, prompts: Sequence[str], sampling: Sampling) -> list[str]:
+        """Generates for all prompts as one batch, and from nothing: earlier batches leave no trace in the last bits."""
+        self.model.pool.entries.clear()
+        with self.model.packed():
+            answers = self.model.generate(list(prompts), **sampling)
+        return [answer.text for answer in answers]
+
+    def close(self) -> None:
+        """Frees weights and caches."""
+        self.model.close()

@@ -1,0 +1,308 @@
+"""Experiments: the seed's snippets run, files have the seed's shape, what was interrupted comes out the same."""
+
+import json
+
+import numpy as np
+import pytest
+
+from sonde.core import errors
+from sonde.programs import ExperimentRunner, answering, experiments, generators, parsers, prompts, quick_experiment
+
+ROW = {
+    "experiment", "model_id", "seq_len", "seq_id", "program", "true_answer", "predicted_answer", "correct",
+    "raw_output", "metadata",
+}  # fmt: skip
+
+
+class Scripted:
+    """Says the same to everything, and counts who is open and how often it is asked."""
+
+    def __init__(self, log, name, text):
+        self.log, self.name, self.text = log, name, text
+
+    def ask(self, prompts, sampling):
+        self.log.append((self.name, len(prompts)))
+        if self.log.count("stop"):
+            raise KeyboardInterrupt
+        return [self.text] * len(prompts)
+
+    def close(self):
+        self.log.append(f"closed {self.name}")
+
+
+@pytest.fixture
+def log():
+    return []
+
+
+@pytest.fixture
+def runner(tmp_path, log):
+    def opened(name):
+        log.append(f"opened {name}")
+        return Scripted(log, name, "7")
+
+    return ExperimentRunner(tmp_path, opener=opened)
+
+
+def config(**more):
+    settings = {"num_seqs": 5, "seq_lens": [2, 4], "batch_size": 4, **more}
+    make = settings.pop("program_generator", generators.make_variable_binding_program_with_metadata)
+    return quick_experiment("it", prompts.MINIMAL, make, settings.pop("models", ["one", "two"]), **settings)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_the_seeds_quick_experiment_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    from sonde.programs import ExperimentRunner, generators, prompts, quick_experiment
+
+    config = quick_experiment(
+        name="experiment_name",
+        prompt_template=prompts.RANGE_TRACKING,
+        program_generator=generators.make_range_program,
+        models=["tiny-gpt2"],
+        num_seqs=3,
+        seq_lens=[2, 3],
+    )
+
+    runner = ExperimentRunner()
+    result = runner.run(config)
+    runner.plot("experiment_name")
+
+    (folder,) = (tmp_path / "results" / "debug_experiments").iterdir()
+    assert folder.name.startswith("experiment_name_2")
+    assert set(contents(folder)) == {"settings.json", "results.json", "summary.json", "accuracy_plot.png"}
+    rows, summary = (json.loads((folder / name).read_text()) for name in ("results.json", "summary.json"))
+    assert len(rows) == 6
+    assert all(set(row) == ROW for row in rows)
+    assert rows == list(result.rows)
+    keys = {"experiment", "total_samples", "overall_accuracy", "by_model", "by_seq_len", "heuristics"}
+    assert set(summary) == keys
+    assert summary == result.summary
+    assert set(summary["by_model"]["tiny-gpt2"]) == {"accuracy", "low", "high", "n"}
+    again = ExperimentRunner("elsewhere").run(config, stamp="x")
+    assert [row["raw_output"] for row in again.rows] == [row["raw_output"] for row in rows], "the seed fixes all"
+
+
+def test_the_seeds_model_caching_runs():
+    from sonde.programs import ExperimentRunner
+
+    runner = ExperimentRunner()
+    runner.preload_models(["tiny-gpt2", "tiny-llama"])  # Load once
+    assert runner.list_loaded_models() == ["tiny-gpt2", "tiny-llama"]
+    runner.unload_model("tiny-gpt2")
+    assert runner.list_loaded_models() == ["tiny-llama"]
+    runner.unload_all_models()  # Clean up GPU memory
+    assert runner.list_loaded_models() == []
+
+
+def test_models_stay_loaded_between_experiments_and_go_with_no_cache(runner, log):
+    runner.preload_models(["one"])
+    runner.run(config())
+    runner.run(config())
+    assert [line for line in log if isinstance(line, str)] == ["opened one", "opened two"]
+    runner.run(config(), no_cache=True)
+    assert log[-1] == "closed two"
+    assert "closed one" in log
+    assert runner.list_loaded_models() == []
+    with pytest.raises(errors.RequestError, match="'three' is not loaded"):
+        runner.unload_model("three")
+
+
+def test_prompts_go_in_batches_and_every_model_sees_the_same_programs(runner, log):
+    result = runner.run(config())
+    assert [line for line in log if isinstance(line, tuple)] == [
+        (name, size) for name in ("one", "two") for size in (4, 4, 2)
+    ]
+    one, two = ([row["program"] for row in result.rows if row["model_id"] == name] for name in ("one", "two"))
+    assert one == two
+    assert len(set(one)) == 10
+
+
+def test_one_program_more_changes_no_other():
+    small, large = (experiments.items(config(num_seqs=number)) for number in (2, 3))
+    assert [item for item in large if item.seq_id < 2] == small
+
+
+def test_two_runs_in_one_second_have_two_folders(runner):
+    assert runner.run(config()).folder != runner.run(config()).folder
+
+
+def test_an_interrupted_experiment_goes_on_and_comes_out_the_same(runner, log, tmp_path):
+    whole = runner.run(config(), stamp="whole")
+    asked = len([line for line in log if isinstance(line, tuple)])
+    told = []
+
+    def stop(name, done, of):
+        told.append((name, done, of))
+        if len(told) == 4:
+            log.append("stop")
+
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(config(), stamp="cut", tell=stop)
+    folder = tmp_path / "it_cut"
+    assert told == [("one", 4, 10), ("one", 8, 10), ("one", 10, 10), ("two", 4, 10)]
+    with (folder / "rows.jsonl").open("ab") as file:
+        file.write(b'{"rows": [{"half a li')
+    log.clear()
+    found = runner.run(config(), stamp="cut")
+    assert [line for line in log if isinstance(line, tuple)] == [("two", 4), ("two", 2)]
+    assert asked == 6
+    assert found.rows == whole.rows
+    assert contents(folder) == contents(tmp_path / "it_whole")
+
+
+def test_a_finished_experiment_is_read_and_not_run_again(runner, log, tmp_path):
+    first = runner.run(config(), stamp="x")
+    log.clear()
+    other = ExperimentRunner(tmp_path, opener=lambda name: pytest.fail("opened a model"))
+    assert other.run(config(), stamp="x") == first
+    assert "rows.jsonl" not in contents(first.folder)
+    assert other.analyze_errors("it") == runner.analyze_errors("it")
+
+
+def test_an_experiment_is_not_taken_up_with_other_settings_or_programs(runner, log):
+    runner.run(config(), stamp="x")
+    with pytest.raises(errors.RequestError, match="other settings: num_seqs, seed"):
+        runner.run(config(num_seqs=6, seed=3), stamp="x")
+
+    def changing(seq_len, rng):
+        return f"x = {seq_len + changing.by}\n#x: ", seq_len + changing.by
+
+    changing.by = 0
+    log.append("stop")
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(config(program_generator=changing), stamp="y")
+    log.clear()
+
+    def stop(name, done, of):
+        log.append("stop")
+
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(config(program_generator=changing), stamp="y", tell=stop)
+    log.clear()
+    changing.by = 1
+    with pytest.raises(errors.RequestError, match="begun with other programs"):
+        runner.run(config(program_generator=changing), stamp="y")
+
+
+@pytest.mark.parametrize("stamp", ["../x", "a/b", "", "x" * 100])
+def test_a_timestamp_is_no_path(runner, stamp):
+    with pytest.raises(errors.RequestError, match="a timestamp has letters"):
+        runner.run(config(), stamp=stamp)
+
+
+def test_plots_draw_the_heuristics_in_and_heatmaps_take_any_field(runner):
+    folder = runner.run(config()).folder
+    names = [text.get_text() for text in runner.plot("it").axes[0].get_legend().get_texts()]
+    assert names == ["one", "two", "line-1 heuristic", "line-2 heuristic"]
+    assert runner.plot("it").axes[0].collections, "bands"
+    runner.plot_heatmap("it")
+    figure = runner.plot_heatmap("it", rows="depth", columns="root_line")
+    assert figure.axes[0].get_ylabel() == "depth"
+    assert (folder / "accuracy_heatmap.png").stat().st_size > 1000
+    with pytest.raises(errors.AnalysisError, match="no row has a field 'dept'; did you mean 'depth'"):
+        runner.plot_heatmap("it", rows="dept")
+
+
+def test_plotting_what_was_never_run_says_so(runner):
+    with pytest.raises(errors.StoreError, match="no finished experiment 'that'"):
+        runner.plot("that")
+
+
+def test_a_later_runner_plots_the_latest_experiment_of_a_name(runner, tmp_path):
+    runner.run(config(), stamp="20260101_000000")
+    last = runner.run(config(seed=5), stamp="20260102_000000")
+    runner.run(quick_experiment("it_too", prompts.MINIMAL, generators.make_range_program, ["one"]))
+    assert ExperimentRunner(tmp_path).result("it") == last
+
+
+def test_wrong_answers_are_sorted_by_kind(tmp_path, log):
+    program, said = "a = 4\nb = 7\nc = 9\nd = c\n#d: ", iter(["x", "4", "7", "9", "5", "9"])
+
+    def make(seq_len, rng):
+        return program, 9
+
+    def other(seq_len, rng):
+        return program.replace("= c", "= 1"), 1
+
+    class Teller(Scripted):
+        def ask(self, prompts, sampling):
+            return [next(said) for _ in prompts]
+
+    runner = ExperimentRunner(tmp_path, opener=lambda name: Teller(log, name, ""))
+    runner.run(config(program_generator=make, models=["m"], seq_lens=[4], num_seqs=5))
+    told = runner.analyze_errors("it")["m"]
+    assert (told["answers"], told["wrong"]) == (5, 4)
+    kinds = {
+        "no answer": 1,
+        "line-1 heuristic": 1,
+        "line-2 heuristic": 1,
+        "another constant of the program": 0,
+        "other": 1,
+    }
+    assert told["kinds"] == kinds
+    assert told["examples"]["other"][0]["predicted_answer"] == 5
+    runner.run(config(program_generator=other, models=["m"], seq_lens=[4], num_seqs=1))
+    assert runner.analyze_errors("it")["m"]["kinds"]["another constant of the program"] == 1
+
+
+def test_all_forms_of_generators_are_accepted_and_others_refused():
+    forms = [
+        lambda seq_len, rng: ("x = 12\n#x: ", 12),
+        lambda seq_len, rng: ("x = 12\n#x: ", np.int64(12), {"a": 1}),
+        lambda seq_len, rng: ["x = 12\n#x: ", 12, None],
+    ]
+    assert {experiments.items(config(program_generator=make))[0].answer for make in forms} == {12}
+    for made in [("x = 1", "1"), "x = 1", ("x", 1, {}, 2), None]:
+        with pytest.raises(errors.RequestError, match="must return"):
+            experiments.items(config(program_generator=lambda seq_len, rng, made=made: made))
+
+
+def test_the_parser_follows_the_answer_unless_one_is_given(tmp_path, log):
+    def run(text, **more):
+        runner = ExperimentRunner(tmp_path, opener=lambda name: Scripted(log, name, text))
+        return runner.run(config(models=["m"], num_seqs=2, seq_lens=[1], **more)).rows[0]["predicted_answer"]
+
+    assert run("it is 1234") == 1234
+    assert run("it is 1234", answer_parser=parsers.parse_binding) is None
+    assert run("it is true", program_generator=generators.make_boolean_program) is True
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"num_seqs": 0}, "num_seqs must be at least 1"),
+        ({"seq_lens": []}, "seq_lens must be one or more"),
+        ({"seq_lens": [0, 2]}, "at least 1"),
+        ({"seq_lens": [2, 2]}, "different lengths"),
+        ({"models": []}, "models must be one or more"),
+        ({"models": ["a", "a"]}, "different models"),
+        ({"batch_size": 0}, "batch_size must be"),
+        ({"seeds": 3}, "no setting 'seeds'; did you mean 'seed'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(wrong, words):
+    with pytest.raises(errors.RequestError, match=words):
+        config(**wrong)
+
+
+def test_names_and_templates_are_checked():
+    with pytest.raises(errors.RequestError, match="name must be"):
+        quick_experiment("a/b", prompts.MINIMAL, generators.make_range_program, ["m"])
+    with pytest.raises(errors.RequestError, match="exactly one"):
+        quick_experiment("a", "what?", generators.make_range_program, ["m"])
+    with pytest.raises(errors.RequestError, match="no experiment 'bindin'; did you mean 'binding'"):
+        experiments.shipped("bindin", ["m"])
+
+
+def test_a_models_batches_do_not_depend_on_what_was_asked_before(llama):
+    answerer = answering.ModelAnswerer(llama)
+    texts = [generators.make_range_program(5, np.random.default_rng(seed))[0] for seed in range(6)]
+    sampling = {"max_new_tokens": 6, "temperature": 0.0, "seed": 0}
+    first = answerer.ask(texts[:3], sampling)
+    assert answerer.ask(texts, sampling)[:3] == first
+    assert answerer.ask(texts[:3], sampling) == first
+    assert [len(text) > 0 for text in first] == [True] * 3
