@@ -156,7 +156,7 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
     process.send_signal(signal.SIGINT)
     code, text = ended(process)
     assert code == 130
-    assert "Stopped. What is finished is kept; go on with the same command and --run it" in text
+    assert "Stopped. What is finished is kept; go on with: the same command and --run it" in text
 
 
 def test_what_is_on_disk_already_is_looked_at_before_it_is_gone_on_with(tmp_path, invoke):

@@ -77,5 +77,5 @@ def stopped(screen: Any, how_to_go_on: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        screen.print(f"Stopped. What is finished is kept; go on with {how_to_go_on}", highlight=False, soft_wrap=True)
+        screen.print(f"Stopped. What is finished is kept; go on with: {how_to_go_on}", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None

@@ -59,10 +59,27 @@ def test_a_use_as_source_of_a_copy_keeps_a_conversation_young():
     old, young = _entry([1, 2, 3]), _entry([4])
     pool.add(old)
     pool.add(young)
-    pool.seat([(old, 2)], 4)
+    pool.seat([(old, 2), (old, 2)], 4)  # two rows from one: a copy
     pool.add(_entry([5]))
     assert old in pool.entries
     assert young not in pool.entries
+
+
+def test_a_conversation_that_branches_off_late_takes_over_the_row():
+    pool = kv.Pool(10**9)
+    old = _entry([1, 2, 3])
+    pool.add(old)
+    assert pool.seat([(old, 2)], 4) == (old.slab, [0])
+    assert pool.entries == []
+
+
+def test_a_conversation_that_branches_off_early_leaves_the_other_alone():
+    pool = kv.Pool(10**9)
+    old = _entry(range(kv.TAIL + 3))
+    pool.add(old)
+    slab, rows = pool.seat([(old, 2)], 4)
+    assert slab is not old.slab
+    assert (rows, pool.entries) == ([0], [old])
 
 
 def test_the_match_that_saves_most_wins_up_to_the_limit():

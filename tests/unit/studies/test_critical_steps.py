@@ -13,7 +13,7 @@ import typer.testing
 
 import sonde
 from sonde import testing
-from sonde._cli import study_critical
+from sonde._cli import screens, study_critical
 from sonde.core import errors
 from sonde.studies.critical_steps import ablating, contexts, estimating, pages, results, rollouts, screening, study
 from sonde.testing import planted
@@ -386,5 +386,5 @@ def test_a_command_that_makes_no_sense_ends_with_2(arguments):
 
 
 def test_numbers_are_read_as_lists_and_ranges():
-    assert study_critical._numbers("3,1,8:11,0:6:2", "--layers") == [0, 1, 2, 3, 4, 8, 9, 10]
-    assert study_critical._numbers(None, "--layers") is None
+    assert screens.whole_numbers("3,1,8:11,0:6:2", "--layers") == [0, 1, 2, 3, 4, 8, 9, 10]
+    assert screens.whole_numbers(None, "--layers") is None
