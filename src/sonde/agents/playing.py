@@ -154,8 +154,8 @@ async def play_async(env_factory: EnvFactory, model: Any, **options: Unpack[Opti
     engine = options.get("engine", "local")
     if engine not in ("local", "ray"):
         raise errors.RequestError(f"no engine {engine!r}: choose 'local' or 'ray'")
-    with _loaded(model) as loaded:
-        settings = settings_of(env_factory, loaded, options)
+    with loaded(model) as opened:
+        settings = settings_of(env_factory, opened, options)
         make = maker(env_factory, settings)
         make()  # a bad option or an empty selection is found before anything is written
         run = store.Run.take_up(
@@ -174,11 +174,11 @@ async def play_async(env_factory: EnvFactory, model: Any, **options: Unpack[Opti
 
             await cluster.play(run, settings, todo, on_tick=report)
         else:
-            stage = waves.Stage(model=loaded, make=make, settings=settings, folder=run.episodes_dir, on_tick=report)
-            with pinned(settings.threads), loaded.packed():
+            stage = waves.Stage(model=opened, make=make, settings=settings, folder=run.episodes_dir, on_tick=report)
+            with pinned(settings.threads), opened.packed():
                 for wave in todo:
                     await waves.play_wave(stage, wave)
-        origin = trajectories.Origin(settings, make, loaded, settings.plans()[0])
+        origin = trajectories.Origin(settings, make, opened, settings.plans()[0])
         return _ended(run, settings, origin, report.progress)
 
 
@@ -284,10 +284,11 @@ def pinned(threads: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _loaded(model: Any) -> Iterator[models_model.Model]:
+def loaded(model: Any) -> Iterator[models_model.Model]:
+    """A model for a block: loaded and closed again if it is a name, left open if it is a model."""
     if isinstance(model, (str, Path)):
-        with loading.load(str(model)) as loaded:
-            yield loaded
+        with loading.load(str(model)) as found:
+            yield found
     else:
         yield adapters.as_model(model)
 

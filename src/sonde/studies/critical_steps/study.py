@@ -11,14 +11,12 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Unpack
 
 from sonde import store
 from sonde.agents import playing
 from sonde.core import errors
-from sonde.models import adapters, loading
 from sonde.models import model as models_model
 from sonde.store import disk
 from sonde.studies.critical_steps import results, stages
@@ -53,9 +51,16 @@ async def run_async(source: Source, model: Any, **options: Unpack[study_settings
         name = min(unknown)
         known = study_settings.Options.__annotations__
         raise TypeError(f"this study has no option {name!r}{errors.suggest(name, known)}")
-    with _loaded(model) as loaded:
+    with playing.loaded(model) as loaded:
         settings = settings_of(source, loaded, options)
-        kept = _opened(settings, options)
+        kept = store.Run.take_up(
+            options.get("runs_dir"),
+            kind=KIND,
+            model=settings.model,
+            settings=settings.to_json(),
+            seed=settings.seed,
+            id=options.get("run"),
+        )
         with playing.pinned(settings.threads), loaded.packed():
             work = stages.Work(loaded, settings, kept.folder, options.get("on_progress"))
             found = await _stages(work, source)
@@ -168,36 +173,3 @@ async def _episodes(work: stages.Work, source: Source) -> Sequence[playing.Episo
         on_progress=lambda now: work.tell("play", now.done, now.episodes),
     )
     return _untouched(played)
-
-
-@contextlib.contextmanager
-def _loaded(model: Any) -> Iterator[models_model.Model]:
-    if isinstance(model, (str, Path)):
-        with loading.load(str(model)) as loaded:
-            yield loaded
-    else:
-        yield adapters.as_model(model)
-
-
-def _opened(settings: study_settings.Settings, options: Mapping[str, Any]) -> store.Run:
-    """The run to write to: a new one, or one of the name given that has the same settings.
-
-    Raises:
-        RequestError: It is of another kind, or has other settings.
-    """
-    name, runs_dir = options.get("run"), options.get("runs_dir")
-    parent = Path(runs_dir) if runs_dir is not None else store.default_runs_dir()
-    written = settings.to_json()
-    if name is None or not (parent / name / "manifest.json").is_file():
-        return store.Run.create(parent, kind=KIND, model=settings.model, settings=written, seed=settings.seed, id=name)
-    found = store.Run.open(parent / name)
-    if found.manifest["kind"] != KIND:
-        raise errors.RequestError(
-            f"run {name} is of kind {found.manifest['kind']!r}, not {KIND!r}: give this study another name"
-        )
-    known = found.manifest["settings"]
-    different = [key for key in written if known.get(key) != written[key]]
-    if different:
-        told = "; ".join(f"{key} was {known.get(key)!r}, now {written[key]!r}"[:200] for key in different)
-        raise errors.RequestError(f"run {name} was started with other settings ({told}): give this study another name")
-    return found
