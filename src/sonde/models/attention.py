@@ -86,7 +86,7 @@ def _ungrouped(grouped: Tensor, heads: int) -> Tensor:
     return grouped.view(batch, heads, rows * kv_heads // heads, width)
 
 
-def _attend(
+def attend(
     inner: str,
     module: nn.Module,
     query: Tensor,
@@ -95,6 +95,7 @@ def _attend(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
+    """What transformers calls for attention: records and edits as the wiring in this thread asks."""
     wiring = current()
     if wiring is None or wiring.frame is None:
         return _own_kernel(inner, module, query, key, value, attention_mask, **kwargs)
@@ -156,7 +157,7 @@ def _register() -> None:
     for inner in INNER:
 
         def kernel(*args: Any, inner: str = inner, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-            return _attend(inner, *args, **kwargs)
+            return attend(inner, *args, **kwargs)
 
         modeling_utils.AttentionInterface.register(f"sonde_{inner}", kernel)
         mask = masking_utils.sdpa_mask if inner == "sdpa" else masking_utils.eager_mask

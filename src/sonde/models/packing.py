@@ -1,6 +1,6 @@
 """Weights laid out for the processor: the same products, up to twice as fast for a few rows.
 
-A linear layer that meets one to sixteen rows spends its time on reading its weights, and the usual kernel first copies
+A linear layer that meets two to sixteen rows spends its time on reading its weights, and the usual kernel first copies
 them into blocks, at every call. `packed` makes that copy once, for as long as a block of code runs:
 
     with model.packed():
@@ -8,8 +8,9 @@ them into blocks, at every call. `packed` makes that copy once, for as long as a
 
 What comes out differs from the plain kernels in the last bits, so whoever wants equal bits stays inside or outside.
 Cost: the linear weights a second time in memory, and about half a second per gigabyte at the start. Only 32-bit floats
-on a CPU gain; everything else is left as it is. A weight that was changed inside the block, except through `.data`,
-is noticed, and its layer goes back to the plain kernel.
+on a CPU gain; everything else is left as it is. A single row is read straight from the plain weights, which is as fast
+as memory. A weight that was changed inside the block, except through `.data`, is noticed, and its layer goes back to
+the plain kernel. Llama layers are also run with fewer calls on the way: see `lean`.
 """
 
 import contextlib
@@ -21,13 +22,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sonde.models import lean
+
 #: Linear weights of more bytes than this are not copied.
 LIMIT = 4 << 30
 #: Rows that the layout is made for.
 ROWS = 16
 
 _lock = threading.Lock()
-_inside: "weakref.WeakKeyDictionary[nn.Module, tuple[int, list[nn.Linear]]]" = weakref.WeakKeyDictionary()
+_inside: "weakref.WeakKeyDictionary[nn.Module, tuple[int, list[nn.Module]]]" = weakref.WeakKeyDictionary()
 
 
 @contextlib.contextmanager
@@ -48,13 +51,16 @@ def packed(network: nn.Module) -> Iterator[None]:
                     del layer.forward
 
 
-def _pack(network: nn.Module) -> list[nn.Linear]:
-    layers = [module for module in network.modules() if type(module) is nn.Linear and _gains(module)]
-    if sum(layer.weight.nbytes for layer in layers) > LIMIT:
-        return []
-    for layer in layers:
+def _pack(network: nn.Module) -> list[nn.Module]:
+    linear = [module for module in network.modules() if type(module) is nn.Linear and _gains(module)]
+    if sum(layer.weight.nbytes for layer in linear) > LIMIT:
+        linear = []
+    whole = [module for module in network.modules() if lean.fits(module)]
+    for layer in linear:
         layer.forward = _Packed(layer)
-    return layers
+    for layer in whole:
+        layer.forward = lean.Lean(layer)
+    return [*linear, *whole]
 
 
 def _gains(layer: nn.Linear) -> bool:
@@ -74,6 +80,7 @@ class _Packed:
     def __call__(self, input: Tensor) -> Tensor:  # the name that nn.Linear gives it
         weight, bias = self._layer.weight, self._layer.bias
         changed = self._made_from != (weight.data_ptr(), weight._version)
-        if changed or input.dtype != torch.float32 or torch.is_grad_enabled():
+        single = input.numel() == input.shape[-1]
+        if single or changed or input.dtype != torch.float32 or torch.is_grad_enabled():
             return F.linear(input, weight, bias)
         return torch.ops.mkldnn._linear_pointwise(input, self._blocks, bias, "none", [], "")
