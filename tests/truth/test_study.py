@@ -105,12 +105,12 @@ class Coins(planted.PlantedEnvironment):
     """
 
     def __init__(self, number, seed):
-        super().__init__(steps=3, seed=seed)
+        super().__init__(steps=STEPS, seed=seed)
         self.coin = np.random.default_rng([seed, number])
 
     async def _act(self, action):
         outcome = await super()._act(action)
-        odds = 0.35 + 0.15 * (len(self._said) - 1 + int(self.task.id.removeprefix("planted-")) % 3 - 1)
+        odds = 0.3 + 0.1 * (len(self._said) - 1) + 0.15 * (int(self.task.id.removeprefix("planted-")) % 3 - 1)
         verdict = rules.Verdict(bool(self.coin.random() < odds), "coin", "coin", False, "a coin", None)
         return environment.Outcome(self._observation(verdict.as_dict()), outcome.reward, done=outcome.done)
 
@@ -123,18 +123,15 @@ def coins(seed):
     return settings.Games(tossing(2 * seed), tossing(2 * seed + 1))
 
 
+def study_of_nothing(seed, folder):
+    with planted.model(LAYER, null=True, seed=seed) as model:
+        return analysed(model, coins(seed), folder, seed=seed)[3]
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(10800)
 def test_of_200_studies_of_nothing_at_most_16_claim_anything(tmp_path):
-    """The chance of any claim is 5 % for each; more than 16 of 200 then has a chance of 2 %. Takes 25 minutes."""
-    small = {
-        "layers": (2, LAYER), "steps": 3, "steer_episodes": 10,
-        "probes": {"folds": 4, "inner_folds": 3, "least": 3, "deals": 1, "shuffles": 0},
-    }  # fmt: skip
-    claimed = {}
-    for seed in range(200):
-        with planted.model(LAYER, null=True, seed=seed) as model:
-            held = analysed(model, coins(seed), tmp_path, seed=seed, **small)[3]
-        if held:
-            claimed[seed] = held
+    """The same studies as above, which find what is planted. The chance of any claim is 5 % for each; more than 16 of
+    200 then has a chance of 2 %. Takes most of an hour."""
+    claimed = {seed: held for seed in range(200) if (held := study_of_nothing(seed, tmp_path / str(seed)))}
     assert len(claimed) <= 16, claimed
