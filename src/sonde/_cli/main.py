@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from sonde._cli import play, programs, runs, study
+from sonde._cli import play, programs, runs, study, trace
 from sonde.core import errors
 
 
@@ -47,6 +47,7 @@ app = typer.Typer(
 app.command(epilog=play.EXAMPLES)(play.play)
 app.add_typer(study.app, name="study")
 app.add_typer(programs.app, name="programs")
+app.add_typer(trace.app, name="trace")
 app.add_typer(runs.app, name="runs")
 
 

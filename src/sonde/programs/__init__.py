@@ -10,11 +10,24 @@
     result = runner.run(config)
     runner.plot("binding")
 
+Through which tokens and layers the value reaches the query:
+
+    from sonde.programs import CausalExperimentRunner
+
+    result = CausalExperimentRunner(template=prompts.VARIABLE_BINDING).run_intervention_experiment(
+        model_id="./my-model", programs=programs, intervention_type="residual_stream"
+    )
+    result.traces["residual_stream"].by_role("success")
+
 A program of length n has n assignments and then a query line; hops count the assignments from the query's down to the
 constant, the constant's included. Importing this loads no torch; a model does.
 """
 
 from sonde.programs import generators, heuristics, parsers, prompts
+from sonde.programs.causal import CausalTracer
+from sonde.programs.causal_runner import CausalExperimentRunner, InterventionResult, run_causal_tracing_experiment
+from sonde.programs.causal_settings import TraceSettings
+from sonde.programs.causal_traces import Trace
 from sonde.programs.chains import VariableChain
 from sonde.programs.counterfactuals import CounterfactualGenerator, Pair
 from sonde.programs.experiments import ExperimentConfig, quick_experiment
@@ -27,5 +40,7 @@ __all__ = [
     "generators", "prompts", "parsers", "heuristics",
     "ExperimentConfig", "ExperimentResult", "ExperimentRunner", "quick_experiment",
     "TokenAnalyzer", "TokenRoles", "VariableChain", "CounterfactualGenerator", "Pair",
+    "CausalTracer", "CausalExperimentRunner", "InterventionResult", "Trace", "TraceSettings",
+    "run_causal_tracing_experiment",
     "RobustSeed", "Search", "find_robust_seeds",
 ]  # fmt: skip

@@ -1,0 +1,173 @@
+"""`sonde trace`: through which tokens, layers and heads a value reaches a program's query."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+from sonde._cli import screens, trace_episode
+
+EXAMPLES = (
+    "Examples: sonde trace -m ./my-model --lines 5 --hops 2 -n 50 · sonde trace --component residual_stream,mlp --out DIR · "
+    "sonde trace --program mine.txt --any-root · sonde trace episode RUN 0"
+)
+TEMPLATES = ("minimal", "variable_binding", "entity_tracking")
+PARTS = "residual_stream,attention_heads,mlp"
+
+
+class _ProgramsUnlessNamed(typer.core.TyperGroup):
+    """A group in which `programs` need not be said: `sonde trace -m MODEL` is `sonde trace programs -m MODEL`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Puts the command in front if there is none."""
+        named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if named else ["programs", *args])
+
+
+app = typer.Typer(
+    cls=_ProgramsUnlessNamed,
+    help="Trace values through a model. `sonde trace OPTIONS` is short for `sonde trace programs OPTIONS`.",
+    epilog=EXAMPLES,
+)
+app.command("episode", epilog=trace_episode.EXAMPLES)(trace_episode.episode)
+
+
+@app.command("programs", epilog=EXAMPLES)
+def trace_programs(
+    model: Annotated[str, typer.Option("--model", "-m", help="A zoo name, a folder, a GGUF file or a hub id.")] = (
+        "smollm2-135m-instruct"
+    ),
+    lines: Annotated[int, typer.Option(min=1, help="Assignments of a program.")] = 5,
+    hops: Annotated[int, typer.Option(min=1, help="Assignments from the query's down to the constant's.")] = 2,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Programs to draw.")] = 50,
+    program: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Trace these instead: text files, programs parted by empty lines."),
+    ] = None,
+    component: Annotated[
+        str, typer.Option(help="What to patch: residual_stream, attention_heads, attention, mlp; several with commas.")
+    ] = PARTS,
+    template: Annotated[
+        str, typer.Option(help=f"The prompt: {', '.join(TEMPLATES)}, or a text file with {{code}} in it.")
+    ] = "variable_binding",
+    roles: Annotated[str | None, typer.Option(help="Only these roles, such as rhs_1,query,final.")] = None,
+    layers: Annotated[str | None, typer.Option(help="Only these layers, such as 0,5,10 or 0:30:5.")] = None,
+    all_tokens: Annotated[
+        bool, typer.Option("--all-tokens", help="Patch all tokens of all pairs, not only those with a role.")
+    ] = False,
+    any_root: Annotated[
+        bool, typer.Option("--any-root", help="Also trace programs with the root on line 1 or 2.")
+    ] = False,
+    controls: Annotated[bool, typer.Option(help="Also patch pairs in which a constant off the chain differs.")] = True,
+    min_pairs: Annotated[
+        int | None, typer.Option(min=1, help="Pairs that the model must answer right both ways; 8, or all given files.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Fixes programs and counterfactuals.")] = 0,
+    backend: Annotated[str, typer.Option(help="sonde, or nnsight to check it.")] = "sonde",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where; a trace that is there goes on. results/full_token_layer_patching/TIME."
+        ),
+    ] = None,
+) -> None:
+    """Trace how the value of a variable reaches the query of a program, by patching activations.
+
+    Each program gets a twin with another root constant. What the twin's run has at one token and layer is put into the
+    program's run; if the answer becomes the twin's, that is where the value was. First the model is asked all programs:
+    if it cannot do the task, nothing is traced.
+
+    Every finished pair is on disk: the same command with --out DIR goes on where it was stopped.
+    """
+    from rich import console
+
+    from sonde.models import loading
+    from sonde.programs import causal, causal_runner, causal_settings, tracing_report
+
+    screen, folder = console.Console(), out or causal_runner.new_folder(causal_runner.FOLDER)
+    given = _programs(program) if program else _drawn(lines, hops, number, seed, any_root)
+    parts = causal_settings.components([part.strip() for part in component.split(",")])
+    options: Any = {
+        "template": _template(template),
+        "roles": [role.strip() for role in roles.split(",")] if roles else None,
+        "layers": screens.whole_numbers(layers, "--layers"),
+        "positions": "all" if all_tokens else "roles",
+        "systematic": not any_root,
+        "controls": controls,
+        "min_pairs": min_pairs or (min(8, len(given)) if program else 8),
+        "seed": seed,
+        "backend": backend,
+    }
+    runner = causal_runner.CausalExperimentRunner(**options)
+    with screens.stopped(screen, f"the same command and --out {folder}"), loading.load(model) as loaded:
+        tracer = causal.CausalTracer(loaded, **options)
+        for part in parts:
+            tracer.check_layers(part)
+        with screens.bars(screen) as told:
+            prepared = tracer.prepare(given, tell=told)
+        _estimate(screen, tracer, prepared, parts)
+        with screens.bars(screen) as told:
+            found = runner.run_prepared(tracer, prepared, parts, folder=folder, tell=told)
+        path = tracing_report.write(found, command=shlex.join(["sonde", *sys.argv[1:]]))
+    _show(screen, found, path)
+
+
+def _estimate(screen: Any, tracer: Any, prepared: Any, parts: Any) -> None:
+    """Says how well the model does, and how long it will take, from the time of a few cells."""
+    name = tracer.model.cfg.model_name
+    screen.print(f"{name}: {prepared.ability}.", highlight=False, markup=False)
+    seconds = {part: tracer.estimate(prepared, part) for part in parts}
+    each = ", ".join(f"{part} {screens.span(one)}" for part, one in seconds.items())
+    screen.print(
+        f"Tracing {len(prepared.tasks)} pairs and {len(prepared.controls)} controls: at most about "
+        f"{screens.span(sum(seconds.values()))} ({each}).",
+        highlight=False,
+        markup=False,
+    )
+
+
+def _show(screen: Any, found: Any, path: Path) -> None:
+    from sonde.programs import tracing_report
+    from sonde.report import page, terminal
+
+    said = page.Report(f"Causal trace of {found.model_id}", tracing_report.sentences(found), ())
+    screen.print(terminal.summary(said, tracing_report.table(found)))
+    screen.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
+    screen.print(f"Results: {found.folder}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _drawn(lines: int, hops: int, number: int, seed: int, any_root: bool) -> list[Any]:
+    from sonde.programs import causal_asking
+
+    return causal_asking.drawn(lines, hops, number, seed=seed, systematic=not any_root)
+
+
+def _programs(files: list[Path]) -> list[str]:
+    """Programs from files; the space at the end of a query line, which editors take away, is put back."""
+    found = []
+    for file in files:
+        found += [f"{part.strip()} " for part in _text(file, "--program").split("\n\n") if part.strip()]
+    if not found:
+        raise typer.BadParameter(f"{', '.join(map(str, files))}: no program in it", param_hint="--program")
+    return found
+
+
+def _template(given: str) -> str:
+    """A template by name, or from a file."""
+    from sonde.programs import prompts
+
+    if given in TEMPLATES:
+        return getattr(prompts, given.upper())
+    if not Path(given).is_file():
+        raise typer.BadParameter(f"{given!r} is none of {', '.join(TEMPLATES)}, and no file", param_hint="--template")
+    return _text(Path(given), "--template").removesuffix("\n")
+
+
+def _text(file: Path, option: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8").replace("\r\n", "\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"cannot read {file}: {error}", param_hint=option) from None

@@ -1,0 +1,1 @@
+"""Activation patching sweeps: which place in the model, at which token, carries the answer?"""

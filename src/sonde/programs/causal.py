@@ -1,0 +1,143 @@
+"""Through which tokens and layers does a value reach the query? Causal tracing of programs that a model can do.
+
+    tracer = CausalTracer(model, template=prompts.VARIABLE_BINDING)
+    trace = tracer.trace_residual(programs)
+    trace.by_role("success")               # role x layer, with intervals
+
+1. Make pairs of the programs and ask the model all of them; if it cannot do the task, that is an error
+   (`causal_asking`).
+2. Patch: in the clean run, one activation is replaced by that of the counterfactual run, for each layer and role
+   (`analysis.tracing.sweeps`). If the answer becomes the counterfactual's, that activation carried the value.
+3. Do the same with the controls, in which only a constant off the chain differs.
+
+Costs what `CausalTracer.estimate` says. To keep what is traced on disk use `causal_runner`.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sonde.programs import causal_asking, causal_pairs, causal_settings, causal_traces, prompts
+
+Program = causal_asking.Program
+Tell = causal_asking.Tell
+
+
+class CausalTracer:
+    """Traces values through a model."""
+
+    def __init__(self, model: Any, template: str = prompts.MINIMAL, **options: Any) -> None:
+        """Runs nothing yet.
+
+        Args:
+            model: A `sonde.Model`.
+            template: The prompt, with `{code}`.
+            **options: Other fields of `TraceSettings`: systematic, min_pairs, controls, seed, positions, roles, …
+        """
+        self.model = model
+        self.settings = causal_settings.of_options({"template": template, **options})
+
+    def trace_residual(self, programs: Sequence[Program], *, on_progress: Tell | None = None) -> causal_traces.Trace:
+        """Patches the residual stream going into each layer, and after the last; see `prepare` and `trace`."""
+        return self.trace(self.prepare(programs), "residual_stream", on_progress=on_progress)
+
+    def trace_heads(self, programs: Sequence[Program], *, on_progress: Tell | None = None) -> causal_traces.Trace:
+        """Patches what each attention head writes."""
+        return self.trace(self.prepare(programs), "attention_heads", on_progress=on_progress)
+
+    def trace_mlp(self, programs: Sequence[Program], *, on_progress: Tell | None = None) -> causal_traces.Trace:
+        """Patches what each MLP writes."""
+        return self.trace(self.prepare(programs), "mlp", on_progress=on_progress)
+
+    def prepare(
+        self, programs: Sequence[Program], *, tell: Tell = lambda doing, done, of: None
+    ) -> causal_asking.Prepared:
+        """Makes the pairs and asks the model all of them.
+
+        Args:
+            programs: Texts, (text, answer), (text, answer, metadata), or Pairs.
+            tell: Told what is being done, how much, and of how much.
+
+        Raises:
+            RequestError: A program is no good, no pair is left, or the model cannot do the task.
+        """
+        return causal_asking.prepare(self.model, programs, self.settings, tell=tell)
+
+    def trace(
+        self, prepared: causal_asking.Prepared, component: str, *, on_progress: Tell | None = None
+    ) -> causal_traces.Trace:
+        """Patches one component in all pairs and controls, and at all tokens of the first pair.
+
+        Raises:
+            RequestError: The component, or a layer, is unknown.
+        """
+        (name,) = causal_settings.components(component)
+        sweep, controls = (
+            self.sweep(part, name, on_progress=on_progress) for part in (prepared.tasks, prepared.controls)
+        )
+        example = None
+        if name != "attention_heads":
+            example = self.sweep(prepared.tasks[:1], name, everywhere=True, on_progress=on_progress)
+        roles = causal_traces.chosen(self.settings.roles, prepared.tasks)
+        return causal_traces.Trace(name, prepared.tasks, prepared.controls, sweep, controls, example, roles)
+
+    def sweep(
+        self,
+        tasks: Sequence[causal_pairs.Task],
+        component: causal_settings.Component,
+        *,
+        everywhere: bool = False,
+        on_progress: Tell | None = None,
+    ) -> Any:
+        """Patches one component in some pairs; None for no pairs.
+
+        Args:
+            tasks: The pairs.
+            component: What to patch.
+            everywhere: At all tokens, whatever the settings say.
+            on_progress: Told what is being done, how much, and of how much.
+        """
+        if not tasks:
+            return None
+        wide = everywhere or self.settings.positions == "all"
+        at = None if wide else [causal_traces.places(one, self.settings.roles) for one in tasks]
+        return self._swept(tasks, component, at, on_progress)
+
+    def estimate(self, prepared: causal_asking.Prepared, component: causal_settings.Component) -> float:
+        """Seconds that tracing a component will take at most, from the time of one token in one pair.
+
+        The root's token is timed: the later a token stands, the less of the prompt has to be run again.
+        """
+        first, every = prepared.tasks[0], (*prepared.tasks, *prepared.controls)
+        root = first.roles["rhs_1"][-1]
+        both = self._seconds(first, component, []), self._seconds(first, component, [root])
+        start, each = both[0], max(both[1] - both[0], 0.0)
+        everywhere = len(first.clean) - root  # before the root both programs are equal, and nothing is run
+        if self.settings.positions == "all":
+            return (start + each * everywhere) * len(every)
+        count = sum(len(causal_traces.places(one, self.settings.roles)) for one in every)
+        return start * (len(every) + 1) + each * (count + (0 if component == "attention_heads" else everywhere))
+
+    def check_layers(self, component: causal_settings.Component) -> None:
+        """Refuses layers that the model does not have."""
+        causal_settings.check_layers(self.settings.layers, component, self.model.cfg.n_layers)
+
+    def _seconds(self, task: causal_pairs.Task, component: causal_settings.Component, positions: list[int]) -> float:
+        start = time.monotonic()
+        self._swept([task], component, positions, None)
+        return time.monotonic() - start
+
+    def _swept(
+        self,
+        tasks: Sequence[causal_pairs.Task],
+        component: causal_settings.Component,
+        positions: Any,
+        on_progress: Tell | None,
+    ) -> Any:
+        from sonde.analysis.tracing import sweeps
+
+        self.check_layers(component)
+        chosen: Any = {"layers": self.settings.layers, "positions": positions, "backend": self.settings.backend}
+        pairs = [one.trace_pair() for one in tasks]
+        settings = sweeps.Settings(**chosen)
+        return sweeps.sweep(self.model, pairs, component, settings=settings, on_progress=on_progress)

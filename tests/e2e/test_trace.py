@@ -1,0 +1,189 @@
+"""`sonde trace` as typed: a model that knows some programs by heart is traced, stopped, and traced on."""
+
+import json
+
+import pytest
+import torch
+from typer import testing
+
+import sonde
+from sonde._cli import main
+from sonde.programs import CausalTracer, causal_asking, causal_runner
+from sonde.testing import scripted
+
+TYPED = testing.CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
+DRAWN = ["--lines", "4", "--hops", "2", "-n", "8", "--template", "minimal"]
+
+
+def typed(*words):
+    found = TYPED.invoke(main.app, ["trace", *(str(word) for word in words)])
+    return found.exit_code, found.output
+
+
+def learn(model, tasks):
+    """Fits the unembedding so that the model gives the expected answer to every prompt: fewer prompts than dimensions."""
+    asked = dict(zip([row for one in tasks for row in (one.clean, one.counterfactual)],
+                     [token for one in tasks for token in one.expected], strict=True))  # fmt: skip
+    with torch.no_grad():
+        ends = model.hf.model(input_ids=torch.tensor(list(asked)), use_cache=False).last_hidden_state[:, -1].double()
+        wanted = 10 * torch.nn.functional.one_hot(torch.tensor(list(asked.values())), model.cfg.d_vocab).double()
+        model.hf.lm_head.weight.copy_((torch.linalg.pinv(ends) @ wanted).T)
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """The folder of a tiny model that knows the programs of DRAWN."""
+    folder = tmp_path_factory.mktemp("model") / "learned"
+    with sonde.load("tiny-llama") as model:
+        asked = CausalTracer(model, only_right=False).prepare(causal_asking.drawn(4, 2, 8, seed=0))
+        learn(model, (*asked.tasks, *asked.controls))
+        model.hf.save_pretrained(folder)
+        model.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_trace_says_how_well_the_model_does_how_long_it_takes_and_what_it_found(learned, tmp_path):
+    out = tmp_path / "out"
+    parts = ["--component", "residual_stream,attention_heads", "--roles", "rhs_1,final"]
+    code, text = typed("-m", learned, *DRAWN, *parts, "--out", out)
+    assert code == 0, text
+    for words in ("8 of 8 clean programs right", "line-1 heuristic", "at most about", "control success", "rhs_1"):
+        assert words in text
+    page = (out / "report.html").read_text()
+    assert "Causal trace of" in page
+    figures = {path.name for path in (out / "figures").iterdir()}
+    assert {"residual_stream-tokens.png", "residual_stream-role-success.png", "attention_heads-final.png"} <= figures
+    whole = json.loads((out / "patch_results.json").read_text())
+    assert set(whole["components"]) == {"residual_stream", "attention_heads"}
+
+
+def test_a_stopped_trace_says_how_to_go_on_and_does_and_refuses_other_settings(learned, tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    words = [
+        "-m",
+        learned,
+        *DRAWN,
+        "--component",
+        "mlp",
+        "--layers",
+        "0,2",
+        "--roles",
+        "rhs_1",
+        "--no-controls",
+        "--out",
+        tmp_path / "out",
+    ]
+    with monkeypatch.context() as patched:
+        patched.setattr(causal_runner.causal_traces, "row_of", stop)
+        code, text = typed(*words)
+    assert code == 130, text
+    assert f"the same command and --out {tmp_path / 'out'}" in text
+    code, text = typed(*words)
+    assert code == 0, text
+    assert (tmp_path / "out" / "report.html").exists()
+    kept = (tmp_path / "out" / "rows.jsonl").read_bytes()
+    code, other = typed(*words, "--layers", "0,1")
+    assert code == 2
+    assert "other settings: layers" in other
+    assert (tmp_path / "out" / "rows.jsonl").read_bytes() == kept
+
+
+def test_a_model_that_cannot_do_the_task_is_refused(tmp_path):
+    code, text = typed("-m", "tiny-llama", *DRAWN, "--out", tmp_path / "out")
+    assert code == 2
+    assert "0 of 8 clean programs right" in text
+    assert "fewer hops" in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_programs_of_ones_own_are_traced(learned, tmp_path):
+    known = causal_asking.drawn(4, 2, 8, seed=0)
+    file = tmp_path / "mine.txt"
+    file.write_text("\n\n".join(program.rstrip() for program, *_ in known[:2]) + "\n")
+    words = ["-m", learned, "--template", "minimal", "--component", "mlp", "--layers", "1", "--no-controls"]
+    code, text = typed(*words, "--program", file, "--out", tmp_path / "out", "--all-tokens", "--roles", "rhs_1,final")
+    assert code == 0, text
+    assert "2 of 2 clean programs right" in text
+    assert "There are no controls" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--component", "residual"], "no component 'residual'"),
+        (["--component", "mlp,"], "no component ''"),
+        (["--template", "nosuch"], "is none of minimal"),
+        (["--layers", "a"], "write 0,5,10"),
+        (["--layers", "0,99"], "no layer 99"),
+        (["--roles", "rhs_9"], "no token has the role 'rhs_9'"),
+        (["--backend", "jax"], "backend must be"),
+        (["--lines", "3", "--hops", "2"], "at least 4 lines"),
+        (["--program", "nosuch.txt"], "cannot read nosuch.txt"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words, said, tmp_path):
+    code, text = typed("-m", "tiny-llama", *DRAWN, "--out", tmp_path / "out", *words)
+    assert code == 2, text
+    assert said in " ".join(text.split())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("a = 4\nb = = 3\n#b:", "program 0: line 2 is 'b = = 3'"),
+        ("a = 4\nb = 3\n#c:", "asks for a variable that the program does not define"),
+        ("a = 4\nb = 3", "the last line of a program must be a query"),
+        ("\n\n", "no program in it"),
+    ],
+)
+def test_programs_that_are_no_good_are_refused(program, said, tmp_path):
+    file = tmp_path / "mine.txt"
+    file.write_text(program)
+    code, text = typed("-m", "tiny-llama", "--program", file, "--out", tmp_path / "out")
+    assert code == 2, text
+    assert said in " ".join(text.split())
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    how = {"episodes": 1, "runs_dir": folder, "generation": {"max_new_tokens": 4}, "max_steps": 3}
+    with sonde.load("tiny-llama") as model:
+        sonde.play(scripted.ScriptedEnvironment, model, run="it", **how)
+        changed = [sonde.Zero(site="blocks.1.hook_mlp_out")]
+        sonde.play(scripted.ScriptedEnvironment, model, run="changed", interventions=changed, **how)
+    return folder
+
+
+def test_an_episode_is_traced_over_time(played, tmp_path):
+    code, text = typed("episode", "it", "0", "--layers", "2", "--runs", played, "--out", tmp_path)
+    assert code == 0, text
+    assert "rests most on step" in text
+    told = json.loads((tmp_path / "influence.json").read_text())
+    assert len(told["values"]) == 3
+    assert told["layers"] == [2]
+    assert told["values"][0][1] > 0
+    assert told["values"][1][0] is None
+    assert (tmp_path / "report.html").exists()
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"influence-values.png", "influence-drop.png"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["it", "7"], "no episode '7'"),
+        (["it", "x"], "no episode 'x'"),
+        (["nosuch", "0"], "nosuch"),
+        (["it", "0", "--layers", "99"], "layers (99,) do not exist"),
+        (["it", "0", "--replacement", "noise"], "write mean or zero"),
+        (["changed", "0"], "was played under 1 interventions"),
+    ],
+)
+def test_an_episode_that_cannot_be_traced_is_refused(played, tmp_path, words, said):
+    code, text = typed("episode", *words, "--runs", played, "--out", tmp_path / "out")
+    assert code in (1, 2), text
+    assert said in " ".join(text.split())
+    assert not (tmp_path / "out").exists()
