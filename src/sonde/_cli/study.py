@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sonde._cli import screens, study_critical
+from sonde._cli import screens, study_binding, study_critical
 
 MODEL = "smollm2-135m-instruct"
 EXAMPLES = (
@@ -16,6 +16,7 @@ app = typer.Typer(
     help="Whole experiments: play, measure, test, and write a report.", no_args_is_help=True, epilog=EXAMPLES
 )
 app.command("critical-steps", epilog=study_critical.EXAMPLES)(study_critical.critical_steps)
+app.command("binding", epilog=study_binding.EXAMPLES)(study_binding.binding)
 
 
 @app.command("20q", epilog=EXAMPLES)

@@ -1,0 +1,133 @@
+"""The binding study: pairs mean what they say, verdicts follow the numbers, pages show them."""
+
+import numpy as np
+import pytest
+from typer import testing
+
+import sonde
+from sonde._cli import main
+from sonde.core import errors
+from sonde.programs import interpreter
+from sonde.report import page
+from sonde.studies.binding import language, network, pages, patching, shipped, study, training
+
+GRAMMAR = language.Grammar()
+
+
+def table(roles, values, **more):
+    """A table as `patching` makes it."""
+    cells = np.array(values, dtype=float)
+    ends = {name: cells.tolist() for name in ("value", "low", "high")}
+    return {"roles": roles, "layers": list(range(cells.shape[1])), "n": 50, "tried": 60, "success": ends, **more}
+
+
+def found(middle=0.9, root=0.0, control=0.02):
+    """Results of one model, as `study.trace` makes them."""
+    estimate = {"value": 0.9, "low": 0.8, "high": 0.95, "n": 50, "clusters": 50, "level": 0.95}
+    part = dict.fromkeys(("inside", "random", "whole", "outside"), estimate)
+    place = {"role": "rhs_2", "layer": 3, "components": 10, "n": 50, "accuracy": estimate, "majority": 0.1}
+    row = {"natural": 0.6, "root": {"1": 0.9, "2": 0.3, "later": 0.1}}
+    heads = table(["rhs_2", "query", "final"], np.full((3, 2, 4), 0.05), heads=[0, 1, 2, 3])
+    result = {
+        "recipe": {
+            "shape": {"layers": 2, "heads": 4, "width": 8},
+            "grammar": {"lines": 8, "letters": 10, "max_hops": 3},
+            "steps": 10, "batch": 4, "easy": 0.25, "every": True,
+        },
+        "parameters": 1234,
+        "log": [{"step": 0, **row}, {"step": 25, **row}, {"step": 50, **row}],
+        "accuracy": {
+            "rates": {"balanced": estimate, "root after line 2": estimate},
+            "heuristics": {"balanced": {"line-1 heuristic": 0.2}},
+        },
+        "hops": {"2": table(["rhs_1", "rhs_2", "query", "final"], [[1, root], [0, middle], [0, 0], [0, 0]])},
+        "heads": {"2": heads},
+        "control": {
+            **table(["distractor", "query", "final"], np.zeros((3, 2))),
+            "largest": {"layer": 1, "position": 3, "value": control, "low": 0.0, "high": 0.1},
+            "any_cell": {"value": 0.1, "low": 0.0, "high": 0.2},
+        },
+        "spaces": [{"what": "number", "variance": 0.5, "pca": part, "rotation": part, **place}],
+    }  # fmt: skip
+    return {**result, "verdict": study.verdict(result)}
+
+
+@pytest.mark.parametrize(("middle", "root", "met"), [(0.9, 0.1, True), (0.5, 0.0, False), (0.9, 0.3, False)])
+def test_a_stop_is_claimed_only_if_the_value_is_there_and_no_longer_at_the_root(middle, root, met):
+    stop = found(middle, root)["verdict"]["stops"]["2"]
+    assert (stop["role"], stop["layer"], stop["met"]) == ("rhs_2", 1, met)
+
+
+@pytest.mark.parametrize(("control", "met"), [(0.05, True), (0.06, False)])
+def test_the_control_is_met_up_to_five_percent(control, met):
+    assert found(control=control)["verdict"]["control_met"] is met
+
+
+def test_the_page_tells_what_was_found_and_what_was_not(tmp_path):
+    results = {"settings": {"pairs": 50}, "models": {"good": found(), "bad": found(middle=0.3)}}
+    report = pages.report(results)
+    told = " ".join(report.summary)
+    assert "good, 2 hops: into layer 1, patching rhs_2" in told
+    assert "no clear stop" in told
+    text = page.write(report, tmp_path).read_text(encoding="utf-8")
+    assert "root after line 2" in text
+    assert (tmp_path / "figures" / "phases-good.png").exists()
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory):
+    """A network that was trained for one step, as a folder."""
+    folder = tmp_path_factory.mktemp("untrained")
+    recipe = training.Recipe(steps=1, shape=network.Shape(layers=2, heads=2, width=16, mlp=16))
+    training.train(recipe, folder)
+    return folder
+
+
+def test_a_model_that_gets_nothing_right_is_not_traced(untrained, tmp_path):
+    with pytest.raises(errors.AnalysisError, match="train it for longer"):
+        study.run([str(untrained)], pairs=10, run="x", runs_dir=tmp_path)
+
+
+def test_pairs_differ_where_they_should_and_have_true_answers(untrained, monkeypatch):
+    programs = language.draw(GRAMMAR, 60, np.random.default_rng(0))
+    with sonde.load(shipped.folder(str(untrained))) as model:
+        monkeypatch.setattr(training, "answers", lambda _, some: some.answers)  # every program counts
+        made = {
+            make: make(model, programs, 20, np.random.default_rng(1))
+            for make in (patching.root_pairs, patching.control_pairs, patching.query_pairs)
+        }
+    words = GRAMMAR.vocabulary
+    for make, traced in made.items():
+        assert len(traced.pairs) == 20
+        for pair, roles in zip(traced.pairs, traced.roles, strict=True):
+            differs = np.flatnonzero(np.not_equal(pair.clean, pair.counterfactual)).tolist()
+            name = {patching.root_pairs: "rhs_1", patching.control_pairs: "distractor"}.get(make, "query")
+            assert differs == list(roles[name])
+            answers = [interpreter.answer(_source(side, words)) for side in (pair.clean, pair.counterfactual)]
+            assert answers[0] == pair.answer
+            if make is patching.control_pairs:
+                assert answers[1] == pair.answer
+                assert pair.counterfactual_answer == pair.counterfactual[roles["distractor"][0]] != pair.answer
+            else:
+                assert answers[1] == pair.counterfactual_answer != pair.answer
+
+
+def _source(tokens, words):
+    text = "".join(words[token] for token in tokens)
+    lines = [f"{text[at]} = {text[at + 1]}" for at in range(0, 2 * GRAMMAR.lines, 2)]
+    return "\n".join([*lines, f"#{text[-2]}: "])
+
+
+def test_a_model_that_is_not_there_is_named():
+    with pytest.raises(errors.RequestError, match="no binding model 'seed-99'"):
+        shipped.folder("seed-99")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["nonsense"], "choose all"), (["report"], "say which run"), (["-m", "no"], "no binding")],
+)
+def test_the_command_refuses_what_makes_no_sense(arguments, message):
+    done = testing.CliRunner().invoke(main.app, ["study", "binding", *arguments])
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.split())

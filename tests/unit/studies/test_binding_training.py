@@ -1,0 +1,195 @@
+"""Training the small binding model: programs with true labels, a split that holds, runs that can be taken up."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import sonde
+from sonde.core import errors
+from sonde.programs import chains, interpreter
+from sonde.studies.binding import language, network, training
+
+GRAMMAR = language.Grammar()
+SMALL = training.Recipe(
+    grammar=language.Grammar(lines=4, letters=8, max_hops=2),
+    shape=network.Shape(layers=2, heads=2, width=16, mlp=16),
+    steps=8,
+    batch=8,
+)
+
+
+@pytest.fixture(scope="module")
+def programs():
+    return language.draw(GRAMMAR, 400, np.random.default_rng(0), easy=0.25)
+
+
+def test_labels_hops_and_root_lines_are_those_of_the_interpreter(programs):
+    answers, hops, roots = programs.answers, programs.hops, programs.roots
+    for index in range(0, len(programs), 3):
+        source = programs.source(index)
+        chain = chains.VariableChain.of(source)
+        assert interpreter.answer(source) == answers[index]
+        assert (chain.depth, chain.root_line) == (hops[index], roots[index] + 1)
+
+
+def test_roles_point_at_the_characters_of_the_chain(programs):
+    for index in range(0, len(programs), 7):
+        text, roles = programs.text(index), programs.roles(index)
+        chain = chains.VariableChain.of(programs.source(index))
+        rights = [link.right for link in reversed(chain.links)]
+        assert [text[roles[f"rhs_{depth}"][0]] for depth in range(1, chain.depth + 1)] == rights
+        assert text[roles["query"][0]] == chain.query
+        assert text[roles["final"][0]] == ":"
+
+
+def test_no_name_is_assigned_twice(programs):
+    names = programs.tokens[:, 0 : 2 * GRAMMAR.lines : 2]
+    assert all(len(set(row)) == GRAMMAR.lines for row in names.tolist())
+
+
+def test_the_easy_share_has_only_constants_and_one_hop(programs):
+    easy = programs[300:]
+    assert (easy.parents < 0).all()
+    assert (easy.hops == 1).all()
+    assert set(programs[:300].hops.tolist()) == {1, 2, 3}
+
+
+def test_both_sides_of_the_split_are_disjoint_and_twins_stay_on_theirs():
+    rng = np.random.default_rng(1)
+    for held_out in (False, True):
+        some = language.draw(GRAMMAR, 200, rng, held_out=held_out)
+        assert (language.is_held_out(GRAMMAR, some.tokens) == held_out).all()
+        twins = language.twins(some, rng)
+        assert (language.is_held_out(GRAMMAR, twins.tokens) == held_out).all()
+        assert (twins.answers != some.answers).all()
+        assert ((twins.tokens != some.tokens).sum(axis=1) == 1).all()
+
+
+def test_the_held_out_programs_are_balanced_over_hops_and_root_lines():
+    some = language.balanced(GRAMMAR, 210, np.random.default_rng(0))
+    for hops in (1, 2, 3):
+        counts = np.bincount(some.roots[some.hops == hops], minlength=9 - hops)
+        assert counts.sum() == 70
+        assert counts.max() - counts.min() <= 1
+        assert len(counts) == 9 - hops
+
+
+def test_a_distractors_twin_has_the_same_answer():
+    some = language.draw(GRAMMAR, 300, np.random.default_rng(2))
+    some = some[(some.parents < 0).sum(axis=1) > 1]
+    twins, lines = language.distractor_twins(some, np.random.default_rng(3))
+    assert (twins.answers == some.answers).all()
+    assert (lines != some.roots).all()
+    lonely = some[(some.parents < 0).sum(axis=1) == 1]
+    assert len(lonely) == 0
+    with pytest.raises(errors.RequestError, match="no constant beside its root"):
+        language.distractor_twins(_only_one_constant(), np.random.default_rng(3))
+
+
+def _only_one_constant():
+    every = language.draw(GRAMMAR, 2000, np.random.default_rng(4))
+    return every[(every.parents < 0).sum(axis=1) == 1]
+
+
+def test_a_token_is_a_character_and_says_where_it_stands(programs):
+    tokenizer = language.tokenizer(GRAMMAR)
+    text = programs.text(0)
+    encoded = tokenizer(text, return_offsets_mapping=True)
+    assert encoded["input_ids"] == programs.tokens[0].tolist()
+    assert encoded["offset_mapping"] == [(at, at + 1) for at in range(len(text))]
+    assert tokenizer.decode(encoded["input_ids"]) == text
+    assert [tokenizer.encode(digit)[0] for digit in "0123456789"] == list(range(10))
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 1), (4, 3, 1), (4, 4, 5), (27, 27, 1)])
+def test_a_grammar_without_programs_is_refused(sizes):
+    with pytest.raises(errors.RequestError, match="1 <= max_hops <= lines <= letters <= 26"):
+        language.Grammar(*sizes)
+
+
+def test_the_quick_way_gives_the_logits_and_gradients_of_the_model(programs):
+    tokens = torch.from_numpy(programs.tokens[:16])
+    model = network.make(network.Shape(layers=3, heads=4, width=32, mlp=48), GRAMMAR, 0)
+    quick, plain = network.answer_logits(model, tokens), model(input_ids=tokens).logits[:, -1]
+    torch.testing.assert_close(quick, plain, atol=1e-5, rtol=1e-4)
+    weights = list(model.parameters())
+    mine = torch.autograd.grad(quick.logsumexp(dim=-1).sum(), weights)
+    theirs = torch.autograd.grad(plain.logsumexp(dim=-1).sum(), weights)
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "SAVE_EVERY", 4)
+    monkeypatch.setattr(training, "TESTED", 40)
+    whole = training.train(SMALL, tmp_path / "whole")
+
+    def stop(doing, done, of):
+        if done == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        training.train(SMALL, tmp_path / "stopped", tell=stop)
+    resumed = training.train(SMALL, tmp_path / "stopped")
+    assert (whole / "model.safetensors").read_bytes() == (resumed / "model.safetensors").read_bytes()
+    rows = [json.loads((tmp_path / name / training.LOG).read_text()) for name in ("whole", "stopped")]
+    for row in (*rows[0], *rows[1]):
+        row.pop("seconds")
+    assert rows[0] == rows[1]
+    assert [row["step"] for row in rows[0]] == [0, 8]
+    assert {"balanced", "natural", "digits", "root", "hops"} <= rows[0][0].keys()
+
+
+def test_the_trained_model_is_one_that_sonde_loads(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "TESTED", 40)
+    recipe = dataclasses.replace(SMALL, steps=1)
+    folder = training.train(recipe, tmp_path)
+    with sonde.load(folder) as model:
+        text = training.tests(recipe.grammar)["balanced"].text(0)
+        assert model.to_tokens(text).shape == (1, recipe.grammar.length)
+        _, cache = model.run_with_cache(text, "blocks.1.hook_resid_post")
+        assert cache["blocks.1.hook_resid_post"].shape == (1, recipe.grammar.length, 16)
+    assert training.Recipe.from_json(json.loads((tmp_path / training.RECIPE).read_text())) == recipe
+
+
+def test_a_folder_of_another_recipe_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "TESTED", 40)
+    training.train(dataclasses.replace(SMALL, steps=1), tmp_path)
+    with pytest.raises(errors.RequestError, match="seed differ"):
+        training.train(dataclasses.replace(SMALL, steps=1, seed=3), tmp_path)
+
+
+def test_batches_come_from_seed_and_step_alone_and_are_training_programs():
+    first, again = (training.batch_at(training.Recipe(), 7) for _ in range(2))
+    assert first.tokens.tolist() == again.tokens.tolist()
+    assert len(first) == 64
+    assert not language.is_held_out(GRAMMAR, first.tokens).any()
+
+
+def test_asking_every_line_gives_what_asking_one_by_one_gives(programs):
+    some = programs[:12]
+    model = network.make(network.Shape(layers=3, heads=4, width=32, mlp=48), GRAMMAR, 0)
+    together = network.every_answer(model, torch.from_numpy(some.tokens))
+    for line in range(GRAMMAR.lines):
+        tokens = some.tokens.copy()
+        tokens[:, -2] = tokens[:, 2 * line]
+        alone = network.answer_logits(model, torch.from_numpy(tokens))
+        torch.testing.assert_close(together[:, line], alone, atol=1e-5, rtol=1e-4)
+
+
+def test_the_labels_of_every_line_are_those_of_the_interpreter(programs):
+    digits, hops = programs.every_line()
+    for index in range(0, len(programs), 20):
+        lines = programs.source(index).split("\n")[:-1]
+        for at, line in enumerate(lines):
+            chain = chains.VariableChain.of("\n".join([*lines, f"#{line[0]}: "]))
+            assert (chain.value, chain.depth) == (digits[index, at], hops[index, at])
+
+
+def test_the_rate_rises_and_falls():
+    recipe = training.Recipe(steps=1000, rate=1.0)
+    rates = [recipe.rate_at(step) for step in (0, 199, 600, 999)]
+    assert rates == pytest.approx([0.005, 1.0, 0.5, 0.00125])
