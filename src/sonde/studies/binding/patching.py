@@ -84,13 +84,27 @@ def query_pairs(model: models_model.Model, programs: language.Programs, count: i
 
 
 def staircase(model: models_model.Model, traced: Traced, *, tell: Tell | None = None) -> dict[str, Any]:
-    """Success of patching the stream by role and layer, with intervals over pairs."""
-    return _swept(model, traced, "residual_stream", tuple(traced.roles[0]), tell)
+    """Success of patching the stream by role and layer, with intervals over pairs.
+
+    `middle` is, by layer, the share of pairs in which at least one right-hand side above the root gives the other answer:
+    with three hops there are two, and which of them a value stops at differs from program to program.
+    """
+    found, table = _swept(model, traced, "residual_stream", tuple(traced.roles[0]), tell)
+    names = [name for name in table["roles"] if name.startswith("rhs_") and name != "rhs_1"]
+    if names:
+        stops = np.stack(
+            [
+                grid.success[:, [grid.positions.index(one[name][0]) for name in names]].any(axis=1)
+                for grid, one in zip(found.grids, traced.roles, strict=True)
+            ]
+        )
+        table["middle"] = [_rate(stops[:, at]) for at in range(stops.shape[1])]
+    return table
 
 
 def heads(model: models_model.Model, traced: Traced, *, tell: Tell | None = None) -> dict[str, Any]:
     """Success of patching single heads, by the role they write to."""
-    return _swept(model, traced, "attention_heads", tuple(name for name in traced.roles[0] if name != "rhs_1"), tell)
+    return _swept(model, traced, "attention_heads", tuple(name for name in traced.roles[0] if name != "rhs_1"), tell)[1]
 
 
 def control(model: models_model.Model, traced: Traced, *, tell: Tell | None = None) -> dict[str, Any]:
@@ -110,12 +124,12 @@ def control(model: models_model.Model, traced: Traced, *, tell: Tell | None = No
 
 def _swept(
     model: models_model.Model, traced: Traced, component: sweeps.Component, names: Sequence[str], tell: Tell | None
-) -> dict[str, Any]:
-    """A component patched at the positions of some roles."""
+) -> tuple[sweeps.Sweep, dict[str, Any]]:
+    """A component patched at the positions of some roles, and the table of it."""
     roles = [{name: one[name] for name in names} for one in traced.roles]
     wanted = sweeps.Settings(positions=[[at for (at,) in one.values()] for one in roles], batch_rows=ROWS)
     found = sweeps.sweep(model, traced.pairs, component, settings=wanted, on_progress=tell)
-    return {**_table(found, roles, traced), "heads": list(found.heads)}
+    return found, {**_table(found, roles, traced), "heads": list(found.heads)}
 
 
 def _table(found: sweeps.Sweep, roles: Sequence[Mapping[str, Sequence[int]]], traced: Traced) -> dict[str, Any]:

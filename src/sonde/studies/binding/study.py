@@ -30,6 +30,7 @@ KIND = "binding"
 STAGES = ("train", "trace", "report")
 RESULTS = "results.json"
 ENOUGH, LITTLE, CONTROL = 0.6, 0.2, 0.05
+ANY = "any right-hand side between"
 PLACES = (("number", "rhs_2"), ("number", "final"), ("variable", "query"), ("variable", "final"))
 Tell = Callable[[str, int, int], None]
 
@@ -151,14 +152,17 @@ def verdict(found: dict[str, Any]) -> dict[str, Any]:
     for hops, table in found["hops"].items():
         rates, names = table["success"]["value"], table["roles"]
         between = [name for name in names if name not in ("rhs_1", "final")]
+        by_name = {name: rates[names.index(name)] for name in between}
+        if len(between) > 2:  # several right-hand sides between root and query
+            by_name[ANY] = [one["value"] for one in table["middle"]]
         cells = [
-            (rates[names.index(name)][at] - rates[0][at], name, layer)
-            for name in between
+            (by_name[name][at] - rates[0][at], name, layer)
+            for name in by_name
             for at, layer in enumerate(table["layers"])
         ]
         _, name, layer = max(cells, key=lambda cell: cell[0])
         at = table["layers"].index(layer)
-        middle, root = rates[names.index(name)][at], rates[0][at]
+        middle, root = by_name[name][at], rates[0][at]
         met = middle >= ENOUGH and root <= LITTLE
         stops[hops] = {"role": name, "layer": layer, "success": middle, "root": root, "n": table["n"], "met": met}
     largest = found["control"]["largest"]["value"]
