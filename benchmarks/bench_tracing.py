@@ -3,11 +3,12 @@
 One pair of 67 tokens that differ in the first ones, so that no cell can be left out. Peers are timed on random cells in
 the same run, in turn with ours, and scaled to the whole grid: (1) full forward passes with the patch, as many rows at a
 time as is fastest, logits of the last position only; (2) one nnsight trace per cell. All must agree. Run: python
-benchmarks/bench_tracing.py, about ten minutes on two cores.
+benchmarks/bench_tracing.py [--quick], about eight minutes on two cores; quick, one round instead of two, four.
 """
 
 import itertools
 import statistics
+import sys
 import time
 
 import nnsight
@@ -88,7 +89,7 @@ def main() -> None:
     best = min(SIZES, key=lambda size: timed(lambda: batched(hf, hf.model.layers, pair, source, chosen[:32], size))[0])
     traced(envoy, pair, source, chosen[:3])
     ratios: dict[str, list[float]] = {"batched": [], "nnsight": []}
-    for _ in range(ROUNDS):
+    for _ in range(1 if "--quick" in sys.argv else ROUNDS):
         seconds, mine = timed(ours)
         for name, job in (
             ("batched", lambda: batched(hf, hf.model.layers, pair, source, chosen, best)),

@@ -2,9 +2,9 @@
 
 1. Every episode is a coroutine of its own with its own client, environment, capture and interventions.
 2. A request waits until every episode that is still going has one; then all go to the engine as one batch, in the
-   order of the episodes, until some are answered. Those take their step in the environment and come back with the next
-   request, while the others pause: a long answer holds nobody up. So the batches, and with them the last bits, depend
-   on the wave alone.
+   order of the episodes, for some tokens. Episodes that are answered by then take their step in the environment and come
+   back with the next request, while the others pause: a long answer holds nobody up. So the batches, and with them the
+   last bits, depend on the wave alone.
 3. What all rows begin with (the rules of a game, the past of a fork) is encoded once and copied, unless each row has
    its activations recorded. A step is on disk when it is over.
 4. An interrupted wave is taken up by running its recorded steps once more with the recorded tokens; environments are
@@ -33,8 +33,8 @@ from sonde.models import model as models_model
 
 #: Tokens that rows must begin alike with to have them encoded once for all.
 WORTH_SHARING = 32
-#: Tokens that a batch generates at most before rows that are done make room for their next step.
-SLICE = 32
+#: Tokens that a batch generates before rows that are done make room for their next step.
+SLICE = 8
 #: Errors that concern every episode alike: playing stops, and can be taken up again.
 COMMON = (errors.ServerError, errors.BudgetError, errors.StoreError)
 

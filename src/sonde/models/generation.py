@@ -7,7 +7,7 @@
 5. Hand each row's recordings to its recorders, put the conversations back into the pool.
 
 A run may be limited to some tokens per row: rows that are not finished then pause, and go on in a later batch with
-other rows beside them. It also ends when one row in eight is finished, so that few ride along for nothing.
+other rows beside them.
 
 Cost: one forward pass per generated token for the whole batch, plus one for the prompts' new tokens.
 """
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 STOP_WINDOW = 64
-#: Where rows may pause, a batch ends when one in so many is finished.
-MAKE_ROOM = 8
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -183,7 +181,7 @@ class Batch:
         with wires, layer_order.applied(self.parts, self.order):
             self._take(self._prefill(wires, cache))
             done = 1
-            while not self._enough(done):
+            while done != self.limit and any(row.finish_reason is None for row in self.rows):
                 self._take(self._decode(wires, cache))
                 done += 1
         outcomes = [self._outcome(index, self.rows[index]) for index in np.argsort(self.origin).tolist()]
@@ -191,13 +189,6 @@ class Batch:
         if len(answers) < len(outcomes):
             raise requests.BatchError(outcomes)
         return answers
-
-    def _enough(self, done: int) -> bool:
-        """Whether to stop: all rows are finished; or rows may pause, and so many are that others should take their place."""
-        finished = sum(row.finish_reason is not None for row in self.rows)
-        if finished == len(self.rows):
-            return True
-        return self.limit is not None and (done >= self.limit or finished * MAKE_ROOM >= len(self.rows))
 
     def _prefill(self, wires: model_wiring.Wiring, cache: kv.SlabCache) -> Tensor:
         width = max(len(row.tokens) - row.reused for row in self.rows)
@@ -298,7 +289,6 @@ class Batch:
         lineage = {digest: spans.clip(where, 0, len(encoded)) for digest, where in row.lineage.items()}
         order = self.order.digest if self.order else None
         row.entry, row.reused = kv.Entry(encoded, lineage, order, self.slab, index, {}), len(encoded)
-        self.pool.paused.add(row.entry)
         return requests.Paused(row.request, row)
 
     def _finish(self, index: int, row: Row) -> requests.Generation:

@@ -5,14 +5,12 @@ length share a batch without padding in the cache. A cached prefix carries its *
 applied at which slots when it was made. It is reused up to the first slot at which tokens, lineage, or what a
 recorder already has, differ. That is exact: for a causal model nothing later can matter.
 
-Cost of a match: one comparison of token arrays per cached conversation. Cost of reuse: none for conversations that go on
-together, one copy of the prefix for each that joins them.
+Cost of a match: one comparison of token arrays per cached conversation. Cost of reuse: none if the same conversations
+go on together, otherwise one copy of the prefix.
 """
 
-import collections
 import dataclasses
 import itertools
-import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -114,7 +112,7 @@ def _places(slots: Tensor, *, heads: int, capacity: int) -> tuple[Tensor | None,
     return (None, place.flatten()) if bool(kept.all()) else (kept.nonzero().flatten(), place.flatten()[kept])
 
 
-@dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class Entry:
     """One cached conversation.
 
@@ -150,11 +148,6 @@ class Entry:
         return length
 
 
-def _near(entry: Entry, length: int) -> bool:
-    """Whether a request that reuses so many slots of a conversation takes it over."""
-    return len(entry.tokens) - length <= TAIL
-
-
 def _first_swap(left: Lineage, right: Lineage) -> int:
     """The first slot that interventions in another order can have touched: two of them at one Site need not commute."""
     mine, other = ([key for key in a if a[key] and b.get(key)] for a, b in ((left, right), (right, left)))
@@ -173,8 +166,6 @@ class Pool:
         """
         self.budget = budget
         self.entries: list[Entry] = []
-        #: Where requests stand that have paused: not to be matched, nor written over.
-        self.paused: weakref.WeakSet[Entry] = weakref.WeakSet()
 
     def match(
         self, tokens: np.ndarray, lineage: Lineage, *, order: Hashable, recorders: Sequence[Hashable], limit: int
@@ -195,35 +186,23 @@ class Pool:
             matches: For each request its entry and reusable length.
             need: Slots that the longest row will need.
         """
-        slab, rows = self._home(matches, need)
-        self.paused.difference_update([entry for entry, _ in matches if entry is not None])
-        free = iter(sorted(set(range(slab.rows)) - set(rows)))
-        seats = [next(free) if row is None else row for row in rows]
-        for seat, row, (entry, length) in zip(seats, rows, matches, strict=True):
-            if entry is not None and row is None:
-                slab.copy_row(seat, entry.slab, entry.row, length)
-                entry.used = next(_clock)
-        found = [(entry, length) for entry, length in matches if entry is not None]
-        uses = collections.Counter(id(entry) for entry, _ in found)
-        whole = [entry for entry, length in found if length == len(entry.tokens)]
-        taken_over = [entry for entry, length in found if _near(entry, length) and uses[id(entry)] == 1]
-        self.remove([*whole, *taken_over, *(entry for entry in self.entries if entry.slab is slab)])
-        return slab, seats
-
-    def _home(self, matches: Sequence[tuple[Entry | None, int]], need: int) -> tuple[Slab, list[int | None]]:
-        """The slab that holds most of the conversations already, and their rows in it; a new one if there is none.
-
-        Nothing else may be in it: the rows that are left will be written over.
-        """
-        near = [entry if entry is not None and _near(entry, length) else None for entry, length in matches]
-        for slab in {id(entry.slab): entry.slab for entry in near if entry is not None}.values():
-            rows = [entry.row if entry is not None and entry.slab is slab else None for entry in near]
-            seated = [row for row in rows if row is not None]
-            fits = slab.rows == len(matches) and slab.capacity >= need and len(set(seated)) == len(seated)
-            others = any(one.slab is slab and one.row not in seated for one in (*self.entries, *self.paused))
-            if fits and not others and 2 * len(seated) > len(rows):
+        near = [entry for entry, length in matches if entry is not None and len(entry.tokens) - length <= TAIL]
+        slabs = {id(entry.slab): entry.slab for entry in near}
+        rows = [entry.row for entry in near]
+        if len(near) == len(matches) and len(slabs) == 1 and len(set(rows)) == len(rows):
+            (slab,) = slabs.values()
+            if slab.rows == len(rows) and slab.capacity >= need:
+                self.remove(near)
                 return slab, rows
-        return Slab(len(matches), -(-need * 5 // 4 // GROWTH) * GROWTH), [None] * len(matches)
+        continued = [entry for entry, length in matches if entry is not None and length == len(entry.tokens)]
+        capacity = -(-need * 5 // 4 // GROWTH) * GROWTH
+        slab = Slab(len(matches), capacity)
+        for row, (entry, length) in enumerate(matches):
+            if entry is not None:
+                slab.copy_row(row, entry.slab, entry.row, length)
+                entry.used = next(_clock)
+        self.remove(continued)
+        return slab, list(range(len(matches)))
 
     def add(self, entry: Entry) -> None:
         """Keeps a conversation, dropping the longest unused ones if the budget is exceeded."""

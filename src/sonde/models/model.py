@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.core import errors, interventions, sites
-from sonde.models import checking, families, gate, joining, kv, layer_order, packing, requests, riders, scheduler
+from sonde.models import checking, families, gate, generation, kv, layer_order, packing, requests, riders, scheduler
 from sonde.models import config as model_config
 from sonde.models import wiring as model_wiring
 
@@ -285,7 +285,7 @@ class Model:
 
     def _run(self, batch: Sequence[requests.Item], limit: int | None) -> list[requests.Outcome]:
         with self.lock:
-            return joining.run(self.parts, self.tokenizer, self.pool, batch, limit=limit)
+            return generation.Batch(self.parts, self.tokenizer, self.pool, batch, limit=limit).run()
 
     def packed(self) -> contextlib.AbstractContextManager[None]:
         """A block in which generation is faster and takes more memory: see `packing`."""

@@ -1,12 +1,10 @@
 """Requests that pause after some tokens go on as if they had not stopped."""
 
-import dataclasses
-
 import pytest
 import torch
 
 import sonde
-from sonde.models import generation, requests
+from sonde.models import requests
 
 PROMPTS = ["The quick brown fox", "Is it alive?", "A"]
 SITE = "blocks.1.hook_resid_post"
@@ -125,59 +123,3 @@ def test_a_paused_request_can_be_taken_up_twice():
         ends = [model.submit_for([paused], None)[0].result() for _ in range(2)]
         assert ends[0].tokens == ends[1].tokens
         assert len(ends[0].tokens) == 11
-
-
-def test_a_batch_that_may_pause_ends_when_one_row_in_eight_is_finished(model):
-    batch = asked(model)
-    lengths = {0: 2, 1: 9, 2: 11}
-    batch = [
-        dataclasses.replace(one, sampling=dataclasses.replace(one.sampling, max_new_tokens=most, min_new_tokens=most))
-        for one, most in zip(batch, lengths.values(), strict=True)
-    ]
-    outcomes = [answer.result() for answer in model.submit_for(batch, 100)]
-    assert isinstance(outcomes[0], requests.Generation)
-    assert len(outcomes[0].tokens) == 2
-    assert [isinstance(outcome, requests.Paused) for outcome in outcomes] == [False, True, True]
-
-
-def test_what_joins_paused_rows_is_encoded_by_itself_and_then_goes_on_with_them(model, monkeypatch):
-    first, second, third = asked(model)
-    alone = model.wait(model.submit([first, second, third]), [first, second, third])
-    model.pool.entries.clear()
-    first, second, third = asked(model)
-    paused = [answer.result() for answer in model.submit_for([first, second], 3)]
-    cells = []
-    real = generation.Batch._forward
-
-    def watched(self, wires, cache, ids, slots):
-        cells.append(tuple(ids.shape))
-        return real(self, wires, cache, ids, slots)
-
-    monkeypatch.setattr(generation.Batch, "_forward", watched)
-    ends = [answer.result() for answer in model.submit_for([*paused, third], 100)]
-    assert cells[0] == (1, len(third.tokens))
-    assert set(cells[1:]) == {(3, 1)}
-    assert [end.tokens for end in ends if isinstance(end, requests.Generation)]
-    for end, whole in zip(ends, alone, strict=True):
-        if isinstance(end, requests.Generation):
-            assert end.tokens == whole.tokens
-
-
-@pytest.mark.parametrize("rows", [1, 2, 3])
-def test_a_row_that_has_paused_is_never_written_over(model, rows):
-    """Others come and go in the same slab and around it while one row waits."""
-    batch = asked(model)
-    whole = model.wait(model.submit(batch), batch)
-    model.pool.entries.clear()
-    batch = asked(model)
-    waiting = [answer.result() for answer in model.submit_for(batch, 3)]
-    others = [waiting[index] for index in range(rows)]
-    ends = [answer.result() for answer in model.submit_for(others, None)]
-    again = [
-        dataclasses.replace(one, tokens=(*one.tokens, *end.tokens, 7)) for one, end in zip(batch, ends, strict=False)
-    ]
-    model.wait(model.submit(again), again)
-    rest = [answer.result() for answer in model.submit_for(waiting[rows:], None)]
-    for end, expected in zip([*ends, *rest], whole, strict=True):
-        assert end.tokens == expected.tokens
-        assert end.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
