@@ -58,3 +58,23 @@ def fixed_seeds():
         numpy.random.seed(0)
     if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def taught():
+    """Makes a model know pairs of programs by heart, so that there is something to trace."""
+
+    def teach(model, tasks):
+        """Fits the unembedding so that the model gives the expected answer to every prompt: fewer prompts than dimensions."""
+        import torch
+
+        asked = dict(zip([row for one in tasks for row in (one.clean, one.counterfactual)],
+                         [token for one in tasks for token in one.expected], strict=True))  # fmt: skip
+        with torch.no_grad():
+            ends = (
+                model.hf.model(input_ids=torch.tensor(list(asked)), use_cache=False).last_hidden_state[:, -1].double()
+            )
+            wanted = 10 * torch.nn.functional.one_hot(torch.tensor(list(asked.values())), model.cfg.d_vocab).double()
+            model.hf.lm_head.weight.copy_((torch.linalg.pinv(ends) @ wanted).T)
+
+    return teach

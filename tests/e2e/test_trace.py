@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 from typer import testing
 
 import sonde
@@ -20,23 +19,13 @@ def typed(*words):
     return found.exit_code, found.output
 
 
-def learn(model, tasks):
-    """Fits the unembedding so that the model gives the expected answer to every prompt: fewer prompts than dimensions."""
-    asked = dict(zip([row for one in tasks for row in (one.clean, one.counterfactual)],
-                     [token for one in tasks for token in one.expected], strict=True))  # fmt: skip
-    with torch.no_grad():
-        ends = model.hf.model(input_ids=torch.tensor(list(asked)), use_cache=False).last_hidden_state[:, -1].double()
-        wanted = 10 * torch.nn.functional.one_hot(torch.tensor(list(asked.values())), model.cfg.d_vocab).double()
-        model.hf.lm_head.weight.copy_((torch.linalg.pinv(ends) @ wanted).T)
-
-
 @pytest.fixture(scope="module")
-def learned(tmp_path_factory):
+def learned(tmp_path_factory, taught):
     """The folder of a tiny model that knows the programs of DRAWN."""
     folder = tmp_path_factory.mktemp("model") / "learned"
     with sonde.load("tiny-llama") as model:
         asked = CausalTracer(model, only_right=False).prepare(causal_asking.drawn(4, 2, 8, seed=0))
-        learn(model, (*asked.tasks, *asked.controls))
+        taught(model, (*asked.tasks, *asked.controls))
         model.hf.save_pretrained(folder)
         model.tokenizer.save_pretrained(folder)
     return folder

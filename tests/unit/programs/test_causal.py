@@ -29,21 +29,11 @@ SYSTEMATIC = "a = 4\nb = 7\nc = 2\nd = c\n#d: "
 FILES = ["intervention_results.json", "patch_results.json", "rows.jsonl", "settings.json"]
 
 
-def learn(model, tasks):
-    """Fits the unembedding so that the model gives the expected answer to every prompt: fewer prompts than dimensions."""
-    asked = dict(zip([row for one in tasks for row in (one.clean, one.counterfactual)],
-                     [token for one in tasks for token in one.expected], strict=True))  # fmt: skip
-    with torch.no_grad():
-        ends = model.hf.model(input_ids=torch.tensor(list(asked)), use_cache=False).last_hidden_state[:, -1].double()
-        wanted = 10 * torch.nn.functional.one_hot(torch.tensor(list(asked.values())), model.cfg.d_vocab).double()
-        model.hf.lm_head.weight.copy_((torch.linalg.pinv(ends) @ wanted).T)
-
-
 @pytest.fixture(scope="module")
-def learned():
+def learned(taught):
     with sonde.load("tiny-llama") as model:
         asked = CausalTracer(model, only_right=False).prepare(PROGRAMS)
-        learn(model, (*asked.tasks, *asked.controls))
+        taught(model, (*asked.tasks, *asked.controls))
         yield model
 
 
