@@ -2,7 +2,7 @@
 
 1. Resolve which interventions are applied at which positions, per row; that is the row's lineage.
 2. Find the longest cached prefix with the same tokens and lineage that the recorders already have (`kv`).
-3. Prefill: encode what is left of each prompt, right-aligned, in one forward pass.
+3. Prefill: encode what is left of each prompt, right-aligned, in one forward pass. Rows that were paused sit it out.
 4. Decode token by token; rows that are finished ride along without writing anything.
 5. Hand each row's recordings to its recorders, put the conversations back into the pool.
 
@@ -43,6 +43,7 @@ class Row:
         entry: Where they came from.
         known: For each recorder, its records of the slots that were in the cache at the start.
         parts: For each recorder what was recorded before the row paused.
+        joined: What was recorded of its prompt, and in which row, if that was encoded apart.
     """
 
     request: requests.Request
@@ -57,6 +58,7 @@ class Row:
     encoded: int = 0
     known: dict[Any, np.ndarray] = dataclasses.field(default_factory=dict)
     parts: dict[Any, list[tuple[Tensor, Mapping[str, Tensor]]]] = dataclasses.field(default_factory=dict)
+    joined: tuple[model_tape.Tape, int] | None = None
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -113,11 +115,11 @@ class Batch:
         # What an intervention finds out from the whole prompt, or a function remembers, does not outlast a batch.
         lasting = any(one.spec.needs_whole_prompt or _is_opaque(one.spec) for row in self.rows for one in row.active)
         self.limit = None if lasting else limit
+        self.may_join = not lasting
         self.order = checking.layer_order_of(asked[0])
         self._seat()
-        names = frozenset(name for request in asked for recorder in request.recorders for name in recorder.sites)
-        self.tape = model_tape.Tape(names) if any(request.recorders for request in asked) else None
-        self.edits = self._bind()
+        self.tape = _tape(self.rows)
+        self.edits = _bind(self.rows)
 
     def _plan(self, request: requests.Request) -> Row:
         active = [one for one in request.active() if not isinstance(one.spec, interventions.LayerOrder)]
@@ -153,53 +155,51 @@ class Batch:
         self.origin = sorted(range(len(self.rows)), key=lambda index: seats[index])
         self.rows = [self.rows[index] for index in self.origin]
 
-    def _bind(self) -> list[edits.Edit]:
-        """Equal interventions of several rows become one edit, as long as that keeps every row's own order."""
-        keys: list[str] = []
-        bound: list[edits.Edit] = []
-        for index, row in enumerate(self.rows):
-            prompt = (row.request.new_start, row.position(len(row.request.tokens) - 1) + 1)
-            after = 0
-            for one in row.active:
-                if one.key in keys[after:]:
-                    at = keys.index(one.key, after)
-                else:
-                    at = len(keys)
-                    keys.append(one.key)
-                    bound.append(edits.Edit(one.spec, {}, {}, {}))
-                bound[at].rows[index] = one.where
-                bound[at].prompts[index] = prompt
-                bound[at].steps[index] = row.request.step
-                after = at + 1
-        return bound
-
     @torch.no_grad()
     def run(self) -> list[requests.Outcome]:
         """Generates; answers in the order of the requests."""
         cache = kv.SlabCache(self.slab)
+        new = [index for index, row in enumerate(self.rows) if not row.generated]
+        apart = self.may_join and 0 < len(new) < len(self.rows)
         wires = model_wiring.Wiring(self.parts, self.edits, self.tape)
-        with wires, layer_order.applied(self.parts, self.order):
-            self._take(self._prefill(wires, cache))
-            done = 1
-            while done != self.limit and any(row.finish_reason is None for row in self.rows):
-                self._take(self._decode(wires, cache))
-                done += 1
+        with layer_order.applied(self.parts, self.order):
+            if apart:
+                self._join(cache, new)
+            with wires:
+                self._generate(wires, cache, joined=apart)
         outcomes = [self._outcome(index, self.rows[index]) for index in np.argsort(self.origin).tolist()]
         answers = [outcome for outcome in outcomes if not isinstance(outcome, Exception)]
         if len(answers) < len(outcomes):
             raise requests.BatchError(outcomes)
         return answers
 
-    def _prefill(self, wires: model_wiring.Wiring, cache: kv.SlabCache) -> Tensor:
-        width = max(len(row.tokens) - row.reused for row in self.rows)
-        ids = torch.zeros(len(self.rows), width, dtype=torch.long)
-        slots = torch.full((len(self.rows), width), -1)
-        for index, row in enumerate(self.rows):
+    def _generate(self, wires: model_wiring.Wiring, cache: kv.SlabCache, *, joined: bool) -> None:
+        if not joined:
+            self._take(self._prefill(wires, cache, self.rows), self.rows)
+        done = 0 if joined else 1
+        while done != self.limit and any(row.finish_reason is None for row in self.rows):
+            self._take(self._decode(wires, cache), self.rows)
+            done += 1
+
+    def _join(self, cache: kv.SlabCache, new: Sequence[int]) -> None:
+        """Encodes the prompts of some rows while the others wait: in one pass with them, those would be padding."""
+        rows = [self.rows[index] for index in new]
+        tape = _tape(rows)
+        with model_wiring.Wiring(self.parts, _bind(rows), tape) as wires, cache.only(new):
+            self._take(self._prefill(wires, cache, rows), rows)
+        for index, row in enumerate(rows):
+            row.joined = (tape, index) if tape is not None else None
+
+    def _prefill(self, wires: model_wiring.Wiring, cache: kv.SlabCache, rows: Sequence[Row]) -> Tensor:
+        width = max(len(row.tokens) - row.reused for row in rows)
+        ids = torch.zeros(len(rows), width, dtype=torch.long)
+        slots = torch.full((len(rows), width), -1)
+        for index, row in enumerate(rows):
             new = row.tokens[row.reused :]
             ids[index, width - len(new) :] = torch.tensor(new)
             slots[index, width - len(new) :] = torch.arange(row.reused, len(row.tokens))
             row.encoded += len(new)
-        return self._forward(wires, cache, ids, slots)
+        return self._forward(wires, cache, rows, (ids, slots))
 
     def _decode(self, wires: model_wiring.Wiring, cache: kv.SlabCache) -> Tensor:
         ids, slots = [], []
@@ -208,15 +208,18 @@ class Batch:
             ids.append([row.generated[-1] if alive else 0])
             slots.append([len(row.request.tokens) + len(row.generated) - 1 if alive else -1])
             row.encoded += alive
-        return self._forward(wires, cache, torch.tensor(ids), torch.tensor(slots))
+        return self._forward(wires, cache, self.rows, (torch.tensor(ids), torch.tensor(slots)))
 
-    def _forward(self, wires: model_wiring.Wiring, cache: kv.SlabCache, ids: Tensor, slots: Tensor) -> Tensor:
+    def _forward(
+        self, wires: model_wiring.Wiring, cache: kv.SlabCache, rows: Sequence[Row], cells: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        ids, slots = cells
         length = max(int(slots.max()) + 1, 1)
         slots = slots.to(self.device)
         frame = frames.Frame(
-            positions=self._positions(slots),
+            positions=_positions(rows, slots),
             slots=slots,
-            key_positions=self._key_positions(length),
+            key_positions=_positions(rows, torch.arange(length, device=self.device).expand(len(rows), length)),
             owns_mask=True,
             padded=bool((slots < 0).any()),
             kept=1,
@@ -233,22 +236,10 @@ class Batch:
             )
         return output.logits[:, -1]
 
-    def _positions(self, slots: Tensor) -> Tensor:
-        if all(row.request.positions is None for row in self.rows):
-            return slots
-        table = [
-            [row.position(slot) if slot >= 0 else -1 for slot in slots[i].tolist()] for i, row in enumerate(self.rows)
-        ]
-        return torch.tensor(table, device=slots.device)
-
-    def _key_positions(self, length: int) -> Tensor:
-        keys = torch.arange(length, device=self.device).expand(len(self.rows), length)
-        return self._positions(keys)
-
-    def _take(self, logits: Tensor) -> None:
+    def _take(self, logits: Tensor, rows: Sequence[Row]) -> None:
         """Chooses the next token of every row that is not finished."""
         chosen = []
-        for index, row in enumerate(self.rows):
+        for index, row in enumerate(rows):
             forced = row.request.forced
             if row.finish_reason is not None:
                 chosen.append(0)
@@ -256,7 +247,7 @@ class Batch:
             # Drawn even if forced, so that what follows a replay is drawn as it would have been without one.
             drawn = sampling.draw(logits[index], row.request.sampling, row.generator)
             chosen.append(forced[len(row.generated)] if len(row.generated) < len(forced) else drawn)
-        for row, token, logprob in zip(self.rows, chosen, sampling.logprobs_of(logits, chosen), strict=True):
+        for row, token, logprob in zip(rows, chosen, sampling.logprobs_of(logits, chosen), strict=True):
             if row.finish_reason is None:
                 row.generated.append(token)
                 row.logprobs.append(logprob)
@@ -279,7 +270,10 @@ class Batch:
         try:
             for recorder in row.request.recorders:
                 assert self.tape is not None
-                row.parts.setdefault(recorder.key, []).append(self.tape.row(index, recorder.sites))
+                played = ([row.joined] if row.joined else []) + [(self.tape, index)]
+                found = [tape.row(place, recorder.sites) for tape, place in played if tape.passes]
+                row.parts.setdefault(recorder.key, []).extend(found)
+            row.joined = None
             return self._pause(index, row) if row.finish_reason is None else self._finish(index, row)
         except Exception as error:
             return error
@@ -318,6 +312,43 @@ class Batch:
             persisted=requests.persisting(request, end),
             seed=request.sampling.seed,
         )
+
+
+def _tape(rows: Sequence[Row]) -> model_tape.Tape | None:
+    recorders = [recorder for row in rows for recorder in row.request.recorders]
+    return model_tape.Tape(frozenset(name for one in recorders for name in one.sites)) if recorders else None
+
+
+def _bind(rows: Sequence[Row]) -> list[edits.Edit]:
+    """Equal interventions of several rows become one edit, as long as that keeps every row's own order."""
+    keys: list[str] = []
+    bound: list[edits.Edit] = []
+    for index, row in enumerate(rows):
+        prompt = (row.request.new_start, row.position(len(row.request.tokens) - 1) + 1)
+        after = 0
+        for one in row.active:
+            if one.key in keys[after:]:
+                at = keys.index(one.key, after)
+            else:
+                at = len(keys)
+                keys.append(one.key)
+                bound.append(edits.Edit(one.spec, {}, {}, {}))
+            bound[at].rows[index] = one.where
+            bound[at].prompts[index] = prompt
+            bound[at].steps[index] = row.request.step
+            after = at + 1
+    return bound
+
+
+def _positions(rows: Sequence[Row], slots: Tensor) -> Tensor:
+    """The episode positions of slots; -1 stays."""
+    if all(row.request.positions is None for row in rows):
+        return slots
+    table = [
+        [row.position(slot) if slot >= 0 else -1 for slot in line]
+        for row, line in zip(rows, slots.tolist(), strict=True)
+    ]
+    return torch.tensor(table, device=slots.device)
 
 
 def _taken_up(paused: requests.Paused) -> Row:

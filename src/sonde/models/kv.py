@@ -9,9 +9,10 @@ Cost of a match: one comparison of token arrays per cached conversation. Cost of
 go on together, otherwise one copy of the prefix.
 """
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,16 @@ class SlabCache:
         self._slots: Tensor | None = None
         self._run: tuple[int, int] | None = None
         self._places: tuple[Tensor | None, Tensor] | None = None
+        self._rows: Tensor | None = None
+
+    @contextlib.contextmanager
+    def only(self, rows: Sequence[int]) -> Iterator[None]:
+        """Forward passes in the block concern these rows of the slab alone."""
+        self._rows = torch.tensor(rows)
+        try:
+            yield
+        finally:
+            self._rows = None
 
     def begin(self, slots: Tensor, length: int) -> None:
         """Declares the slots of the next forward pass (-1: not kept) and the length of the longest row after it."""
@@ -88,26 +99,32 @@ class SlabCache:
         keys, values = self.slab.stage(self._stage, key)
         self._stage += 1
         assert self._slots is not None
-        if self._run is not None:
+        if self._run is not None and self._rows is None:
             keys[:, :, slice(*self._run)] = key
             values[:, :, slice(*self._run)] = value
         else:
-            self._places = self._places or _places(self._slots, heads=key.shape[1], capacity=self.slab.capacity)
+            self._places = self._places or _places(self._slots, self._rows, key.shape[1], self.slab.capacity)
             kept, place = self._places
             for new, stored in ((key, keys), (value, values)):
                 lines = new.reshape(-1, new.shape[-1])
                 stored.view(-1, stored.shape[-1]).index_copy_(0, place, lines if kept is None else lines[kept])
-        return keys[:, :, : self._length], values[:, :, : self._length]
+        keys, values = keys[:, :, : self._length], values[:, :, : self._length]
+        if self._rows is None:
+            return keys, values
+        rows = self._rows.to(keys.device)
+        return keys.index_select(0, rows), values.index_select(0, rows)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Length of the longest row."""
         return self._length
 
 
-def _places(slots: Tensor, *, heads: int, capacity: int) -> tuple[Tensor | None, Tensor]:
+def _places(slots: Tensor, rows: Tensor | None, heads: int, capacity: int) -> tuple[Tensor | None, Tensor]:
     """Which of the new lines, `row kv pos` flattened, are kept (None: all), and their place in a stage, flattened too."""
-    rows = torch.arange(len(slots), device=slots.device)[:, None, None]
-    place = (rows * heads + torch.arange(heads, device=slots.device)[:, None]) * capacity + slots[:, None, :]
+    where = torch.arange(len(slots)) if rows is None else rows
+    place = (
+        where.to(slots.device)[:, None, None] * heads + torch.arange(heads, device=slots.device)[:, None]
+    ) * capacity + slots[:, None, :]
     kept = (slots >= 0)[:, None, :].expand_as(place).flatten()
     return (None, place.flatten()) if bool(kept.all()) else (kept.nonzero().flatten(), place.flatten()[kept])
 

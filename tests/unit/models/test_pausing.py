@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import sonde
-from sonde.models import requests
+from sonde.models import generation, requests
 
 PROMPTS = ["The quick brown fox", "Is it alive?", "A"]
 SITE = "blocks.1.hook_resid_post"
@@ -123,3 +123,21 @@ def test_a_paused_request_can_be_taken_up_twice():
         ends = [model.submit_for([paused], None)[0].result() for _ in range(2)]
         assert ends[0].tokens == ends[1].tokens
         assert len(ends[0].tokens) == 11
+
+
+def test_paused_rows_are_no_padding_beside_a_new_prompt(monkeypatch):
+    shapes = []
+    forward = generation.Batch._forward
+    monkeypatch.setattr(
+        generation.Batch,
+        "_forward",
+        lambda self, wires, cache, rows, cells: (
+            shapes.append(tuple(cells[0].shape)) or forward(self, wires, cache, rows, cells)
+        ),
+    )
+    with sonde.load("tiny-llama") as model:
+        late, *others = asked(model)
+        paused = [answer.result() for answer in model.submit_for(others, 2)]
+        shapes.clear()
+        [answer.result() for answer in model.submit_for([late, *paused], 2)]
+        assert shapes == [(1, len(late.tokens)), (3, 1), (3, 1)]
