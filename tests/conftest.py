@@ -78,3 +78,10 @@ def taught():
             model.hf.lm_head.weight.copy_((torch.linalg.pinv(ends) @ wanted).T)
 
     return teach
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests may take an hour, unless they say otherwise."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(3600))

@@ -152,7 +152,6 @@ def test_where_nothing_is_planted_few_of_40_analyses_claim_anything_though_many_
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_where_nothing_is_planted_at_most_16_of_200_analyses_claim_anything():
     assert sum(one.claim for one in analyses(range(1000, 1200))) <= 16
 
@@ -171,6 +170,5 @@ def test_corrected_sweeps_of_states_that_only_know_the_episode_find_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_at_most_16_of_200_corrected_sweeps_find_a_cell_where_there_is_none():
     assert sweeps_that_find(range(1000, 1200)) <= 16
