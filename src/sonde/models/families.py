@@ -104,7 +104,15 @@ GEMMA = Family(
     mlp_norm="pre_feedforward_layernorm",
     mlp_out="post_feedforward_layernorm",
 )
-FAMILIES = (LLAMA, GPT2, NEOX, GEMMA)
+PLAIN = Family(
+    name="plain",
+    model_types=("sonde_plain",),
+    pos_embed="model.embed_positions",
+    mlp_pre="mlp.fc_in",
+    mlp_linear=None,
+    mlp_down="mlp.fc_out",
+)
+FAMILIES = (LLAMA, GPT2, NEOX, GEMMA, PLAIN)
 
 
 def register(family: Family) -> None:

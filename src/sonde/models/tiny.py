@@ -52,6 +52,14 @@ def _neox() -> Any:
     return transformers.GPTNeoXConfig(**fields)
 
 
+def _plain() -> Any:
+    from sonde.models import plain
+
+    sizes = {name: _GQA[name] for name in ("vocab_size", "max_position_embeddings", "initializer_range")}
+    tokens = {name: _GQA[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    return plain.PlainConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, **sizes, **tokens)
+
+
 def _gqa(name: str, **more: Any) -> Callable[[], Any]:
     def make() -> Any:
         import transformers
@@ -70,6 +78,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "tiny-neox": _neox,
     "tiny-gemma": _gqa("Gemma2Config", head_dim=8, query_pre_attn_scalar=8, sliding_window=16),
     "tiny-gemma3": _gqa("Gemma3TextConfig", head_dim=8, query_pre_attn_scalar=8, sliding_window=16),
+    "tiny-plain": _plain,
 }
 
 

@@ -28,9 +28,9 @@ def test_the_config_has_the_sizes_of_the_model(name):
     cfg = loaded.cfg
     assert cfg.model_name == name
     assert (cfg.d_model, cfg.n_heads, cfg.d_head, cfg.d_vocab, cfg.n_ctx) == (32, 4, 8, tiny.VOCAB, 2048)
-    assert cfg.n_key_value_heads == (4 if name in ("tiny-gpt2", "tiny-neox") else 2)
-    assert cfg.n_layers == (6 if name == "tiny-gpt2" else 4)
-    assert cfg.d_mlp == (128 if name == "tiny-gpt2" else 64)
+    assert cfg.n_key_value_heads == (4 if name in ("tiny-gpt2", "tiny-neox", "tiny-plain") else 2)
+    assert cfg.n_layers == {"tiny-gpt2": 6, "tiny-plain": 2}.get(name, 4)
+    assert cfg.d_mlp == (128 if name in ("tiny-gpt2", "tiny-plain") else 64)
     assert len(loaded.site_names) == len(set(loaded.site_names))
 
 

@@ -1,0 +1,1 @@
+"""Circuits: the model as a graph of edges, and methods that find those which explain a behaviour."""

@@ -1,0 +1,133 @@
+"""Where is a search for circuits kept, so that it can be stopped and taken up?
+
+    folder/
+        settings.json          what was asked
+        scores/{method}.json   what each method found, with a checksum
+        points.jsonl           the metric of each pair for each circuit that was run alone, one checksummed line each
+        results.json           at the end: curves, CPR, CMD, the circuit
+
+Everything is durable as soon as it is written; half a line at the end is cut off when the folder is opened again. Costs a
+durable write for each method and circuit.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from sonde.circuits import scores
+from sonde.core import errors
+from sonde.store import disk, documents, plain
+
+SETTINGS, SCORES, POINTS, RESULTS = "settings.json", "scores", "points.jsonl", "results.json"
+_ODD = re.compile(r"[^\w.-]", re.ASCII)
+
+
+class Kept:
+    """The folder of a search under way."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Makes the folder, or takes up the search that is there.
+
+        Raises:
+            RequestError: The folder holds a search with other settings.
+            StoreError: It cannot be written, or somebody else is writing it.
+        """
+        self.folder = folder
+        told, path = plain.jsonable(settings), folder / SETTINGS
+        with disk.explained(folder):
+            disk.make_dirs(folder / SCORES)
+            if not path.exists():
+                disk.write_atomic(path, _text(told))
+        _check_same(folder, _read(path), told)
+        with disk.explained(folder / POINTS):
+            self._file = disk.AppendFile(folder / POINTS)
+            self._points, end = _points((folder / POINTS).read_bytes())
+            self._file.cut(end)
+
+    def point(self, name: str, n_edges: int) -> Float[np.ndarray, "pair"] | None:
+        """The metric of each pair, for a circuit that was run before."""
+        return self._points.get((name, n_edges))
+
+    def points(self, name: str) -> dict[int, Float[np.ndarray, "pair"]]:
+        """All that is known under a name, by number of edges."""
+        return {count: values for (known, count), values in self._points.items() if known == name}
+
+    def add_point(self, name: str, n_edges: int, values: Float[np.ndarray, "pair"]) -> None:
+        """Keeps the metric of each pair."""
+        line = {"name": name, "n_edges": n_edges, "values": values.tolist()}
+        with disk.explained(self.folder / POINTS, then="give the same command again"):
+            self._file.append(documents.seal_line(line))
+        self._points[name, n_edges] = values
+
+    def found(self, method: str) -> scores.Scores | None:
+        """What a method found, if it has finished.
+
+        Raises:
+            DamagedError: The file is not as it was written.
+        """
+        path = self._path(method)
+        if not path.exists():
+            return None
+        with disk.explained(path, doing="read"):
+            content = documents.unseal_line(path.read_bytes().removesuffix(b"\n"))
+        if content is None:
+            raise errors.DamagedError(
+                f"{path}: the checksum does not match; delete the file, and the method runs again"
+            )
+        content.pop("crc32", None)
+        return scores.Scores.from_json(content)
+
+    def add_found(self, method: str, found: scores.Scores) -> None:
+        """Keeps what a method found."""
+        with disk.explained(self._path(method), then="give the same command again"):
+            disk.write_atomic(self._path(method), documents.seal_line(plain.jsonable(found.to_json())))
+
+    def finish(self, results: Mapping[str, Any]) -> None:
+        """Writes the results; what they were made from stays."""
+        with disk.explained(self.folder / RESULTS):
+            disk.write_atomic(self.folder / RESULTS, _text(plain.jsonable(results)))
+
+    def close(self) -> None:
+        """Lets go of the folder."""
+        self._file.close()
+
+    def _path(self, method: str) -> Path:
+        return self.folder / SCORES / f"{_ODD.sub('_', method)}.json"
+
+
+def _check_same(folder: Path, known: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+    different = sorted(name for name in {*known, *told} if known.get(name) != told.get(name))
+    if different:
+        raise errors.RequestError(
+            f"{folder} holds a search with other settings: {', '.join(different)}; give the settings it was begun with, "
+            "or another folder"
+        )
+
+
+def _points(data: bytes) -> tuple[dict[tuple[str, int], Float[np.ndarray, "pair"]], int]:
+    """What was written whole, and where the last of it ends."""
+    found, end = {}, 0
+    for line in data.split(b"\n")[:-1]:
+        content = documents.unseal_line(line)
+        if content is None:
+            break
+        found[content["name"], content["n_edges"]] = np.array(content["values"], dtype=np.float64)
+        end += len(line) + 1
+    return found, end
+
+
+def _read(path: Path) -> Any:
+    try:
+        with disk.explained(path, doing="read"):
+            return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise errors.DamagedError(f"{path} is no JSON: {error}") from error
+
+
+def _text(content: Any) -> bytes:
+    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()

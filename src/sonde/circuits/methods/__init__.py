@@ -1,0 +1,1 @@
+"""Circuit finders, one file each, all `(model, pairs, metric, **options) -> Scores`."""

@@ -1,0 +1,243 @@
+"""What changes if one more edge is cut?
+
+A `State` is a run under a mask with everything that was read and written on the way. Cutting one more edge then costs
+only what it changes:
+
+1. The destination's input changes by the source's ablated minus its written value. Nothing below is touched.
+2. Of an attention layer only the heads concerned are run; of the layers above, only destinations that a changed source
+   still has an edge to.
+3. Sources from which no kept edge leads on to the logits are left alone.
+4. An edge to the logits needs no run at all: the final stream is a sum.
+
+`cut` tells the logits of one cut, and what to take over if it is to stay (`keep`). Sums that are updated many times
+gather rounding errors; `rebuild` runs everything anew. Memory: what every source writes and every destination reads.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from sonde.circuits import graph as circuits_graph
+from sonde.circuits import running_masks
+
+if TYPE_CHECKING:
+    from sonde.circuits import running
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Cut:
+    """What one more cut would change. Everything is a tensor of its own, so that taking it over copies nothing.
+
+    Attributes:
+        metric: The metric's value of every pair with it; None if it cannot change.
+        final: The final stream at the positions that are read.
+        written: What changed sources write, by index.
+        changes: That, minus what they wrote before.
+        inputs: What destinations of heads read, by layer and place.
+        parts: Queries (0), keys (1), values (2) and mixed values (3), by layer, letter and head.
+        entered: What MLPs read, by layer.
+    """
+
+    metric: Float[Tensor, "pair"] | None = None
+    final: Tensor | None = None
+    written: dict[int, Tensor] = dataclasses.field(default_factory=dict)
+    changes: dict[int, Tensor] = dataclasses.field(default_factory=dict)
+    inputs: dict[tuple[int, int], Tensor] = dataclasses.field(default_factory=dict)
+    parts: dict[tuple[int, int, int], Tensor] = dataclasses.field(default_factory=dict)
+    entered: dict[int, Tensor] = dataclasses.field(default_factory=dict)
+
+
+class State:
+    """A run of one batch under a mask, from which single edges can be cut."""
+
+    def __init__(
+        self, runner: "running.Runner", batch: "running.Batch", mask: Bool[np.ndarray, "source destination"]
+    ) -> None:
+        """Runs the batch."""
+        self.runner, self.batch, self.graph = runner, batch, runner.graph
+        self.mask = mask.copy()
+        self._layers = runner.network.layers
+        self._group = self.graph.n_heads // self.graph.n_key_value_heads
+        self._step = self.graph.n_heads + 2 * self.graph.n_key_value_heads + 1
+        self._places = [_reader(self.graph, place) for place in range(self._step - 1)]
+        self._nodes = _nodes(self.graph)
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Runs everything anew under the present mask."""
+        runner, batch = self.runner, self.batch
+        with runner.alone():
+            self._ablated = runner.ablated(batch)
+            run = running_masks.run(
+                runner.network,
+                self.graph,
+                runner.start(batch, "clean"),
+                ablated=self._ablated,
+                masks=runner.as_masks(self.mask)[None],
+                keep=True,
+            )
+            self._now = Cut(
+                final=runner.at_places(batch, run.final[None])[0],
+                written=dict(enumerate(run.streams.written())),
+            )
+            for layer, inside in enumerate(run.layers):
+                self._now.entered[layer] = inside.entered
+                self._now.inputs |= {(layer, place): one for place, one in enumerate(inside.inputs)}
+                for letter, part in enumerate((*inside.parts, inside.mixed)):
+                    heads = part.permute(2, 0, 1, 3).contiguous()
+                    self._now.parts |= {(layer, letter, head): one for head, one in enumerate(heads)}
+            self._now.metric = self._metric(self._now)
+        runner.spent.forwards += len(batch.pairs)
+        self._reach()
+
+    @property
+    def metric(self) -> Float[Tensor, "pair"]:
+        """The metric's value of every pair under the present mask."""
+        assert self._now.metric is not None
+        return self._now.metric
+
+    def cut(self, source: int, destination: int) -> Cut:
+        """What it would change if one more edge were cut."""
+        found = Cut()
+        if not self.useful[destination]:
+            return found
+        with self.runner.alone():
+            change = self._ablated[source] - self._now.written[source]
+            if destination == len(self.graph.destinations) - 1:
+                self._finish(found, [change])
+            else:
+                self._spread(found, destination, change)
+                self._finish(found, [one for index, one in found.changes.items() if self.mask[index, -1]])
+            if found.final is not None:
+                found.metric = self._metric(found)
+        work = len(found.entered) + len({layer for layer, _ in found.inputs})
+        self.runner.spent.forwards += work / (2 * self.graph.n_layers) * len(self.batch.pairs)
+        return found
+
+    def keep(self, source: int, destination: int, cut: Cut) -> None:
+        """Cuts the edge for good."""
+        self.mask[source, destination] = False
+        now = self._now
+        for name in ("written", "inputs", "parts", "entered"):
+            getattr(now, name).update(getattr(cut, name))
+        if cut.metric is not None:
+            now.final, now.metric = cut.final, cut.metric
+        if not (self.mask[source] & self.useful).any():
+            self._reach()
+
+    def _reach(self) -> None:
+        """Finds the sources from which kept edges lead on to the logits, and the destinations that they read at."""
+        self.reach = self.mask[:, -1].copy()
+        self.useful = np.ones(len(self._nodes), dtype=bool)
+        for j in range(len(self._nodes) - 2, -1, -1):
+            self.useful[j] = self.reach[self._nodes[j]].any()
+            if j % self._step != self._step - 1 and self._layers[j // self._step].mixes_heads:
+                first = j // self._step * (self.graph.n_heads + 1) + 1  # the norm passes any head's change on to all
+                self.useful[j] = self.reach[first : first + self.graph.n_heads].any()
+            if self.useful[j]:
+                self.reach |= self.mask[:, j]
+
+    def _metric(self, state: Cut) -> Float[Tensor, "pair"]:
+        assert state.final is not None
+        return self.runner.batch_metric(self.batch, self.runner.network.unembed(state.final))
+
+    def _finish(self, found: Cut, changes: list[Tensor]) -> None:
+        """The final stream with what changed."""
+        if changes:
+            assert self._now.final is not None
+            change = changes[0] if len(changes) == 1 else torch.stack(changes).sum(dim=0)
+            found.final = self._now.final + self.runner.at_places(self.batch, change[None])[0]
+
+    def _spread(self, found: Cut, destination: int, change: Tensor) -> None:
+        """Runs the destination with a changed input, and then whatever reads something that changed."""
+        layer, place = divmod(destination, self._step)
+        if place == self._step - 1:
+            self._run_mlp(found, layer, self._now.entered[layer] + change)
+        else:
+            self._run_heads(found, layer, {place: self._now.inputs[layer, place] + change})
+            self._mlp_after(found, layer)
+        for above in range(layer + 1, self.graph.n_layers):
+            first = above * self._step
+            changed = [index for index in found.changes if index < self.graph.reads[first]]
+            inputs = {
+                place: shifted
+                for place in range(self._step - 1)
+                if self.useful[first + place]
+                and (shifted := self._shifted(found, changed, first + place, self._now.inputs[above, place]))
+                is not None
+            }
+            if inputs:
+                self._run_heads(found, above, inputs)
+            self._mlp_after(found, above)
+
+    def _shifted(self, found: Cut, changed: list[int], destination: int, before: Tensor) -> Tensor | None:
+        """What a destination reads with what changed; None if nothing of it arrives there."""
+        arriving = [found.changes[index] for index in changed if self.mask[index, destination]]
+        if not arriving:
+            return None
+        after = before + arriving[0]
+        for one in arriving[1:]:
+            after += one
+        return after
+
+    def _mlp_after(self, found: Cut, layer: int) -> None:
+        """Runs the MLP of a layer if it reads something that changed."""
+        column = (layer + 1) * self._step - 1
+        if self.useful[column]:
+            changed = [index for index in found.changes if index < self.graph.reads[column]]
+            entered = self._shifted(found, changed, column, self._now.entered[layer])
+            if entered is not None:
+                self._run_mlp(found, layer, entered)
+
+    def _run_mlp(self, found: Cut, layer: int, entered: Tensor) -> None:
+        found.entered[layer] = entered
+        self._write(found, (layer + 1) * (self.graph.n_heads + 1), self._layers[layer].mlp(entered))
+
+    def _write(self, found: Cut, index: int, value: Tensor) -> None:
+        if self.reach[index]:
+            found.written[index] = value
+            found.changes[index] = value - self._now.written[index]
+
+    def _run_heads(self, found: Cut, layer: int, inputs: dict[int, Tensor]) -> None:
+        """Runs the heads that read new inputs, with all that share keys and values with them."""
+        network, groups = self._layers[layer], set()
+        for place, value in inputs.items():
+            letter, head = self._places[place]
+            found.inputs[layer, place] = value
+            found.parts[layer, letter, head] = network.read_one(letter, head, value)
+            groups.add(head if letter else head // self._group)
+        some = sorted(groups)
+        heads = [head for group in some for head in range(group * self._group, (group + 1) * self._group)]
+        made = [self._stacked(found, layer, letter, own) for letter, own in enumerate((heads, some, some))]
+        mixed = network.attend(*made)
+        if network.mixes_heads:
+            found.parts |= {(layer, 3, head): mixed[:, :, row] for row, head in enumerate(heads)}
+            heads = list(range(self.graph.n_heads))
+            mixed = self._stacked(found, layer, 3, heads)
+        first = layer * (self.graph.n_heads + 1) + 1
+        for head, value in zip(heads, network.heads(mixed, heads), strict=True):
+            self._write(found, first + head, value)
+
+    def _stacked(self, found: Cut, layer: int, letter: int, heads: list[int]) -> Tensor:
+        """Queries, keys, values or mixed values of some heads, changed or not."""
+        before = self._now.parts
+        keys = [(layer, letter, head) for head in heads]
+        return torch.stack([found.parts[key] if key in found.parts else before[key] for key in keys], dim=2)
+
+
+def _reader(graph: circuits_graph.Graph, place: int) -> tuple[int, int]:
+    """Whether a place in a layer reads queries (0), keys (1) or values (2), and for which head."""
+    if place < graph.n_heads:
+        return 0, place
+    letter, head = divmod(place - graph.n_heads, graph.n_key_value_heads)
+    return letter + 1, head
+
+
+def _nodes(graph: circuits_graph.Graph) -> list[list[int]]:
+    """For each destination, the sources that write what comes of its reading."""
+    index = {name: i for i, name in enumerate(graph.sources)}
+    return [[index[node] for node in graph.nodes_of(name) if node in index] for name in graph.destinations]

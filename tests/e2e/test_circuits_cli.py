@@ -1,0 +1,169 @@
+"""`sonde circuits` as typed: found, compared, stopped, taken up, and refused."""
+
+import json
+import re
+
+import pytest
+from typer import testing
+
+from sonde._cli import main
+from sonde.circuits import experiment, faithfulness, graph, scores
+
+TYPED = testing.CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
+SMALL = ["-m", "tiny-llama", "--task", "induction", "--pairs", "12"]
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch):
+    monkeypatch.setattr(faithfulness, "DRAWS", 100)
+
+
+def typed(*words):
+    found = TYPED.invoke(main.app, ["circuits", *(str(word) for word in words)])
+    return found.exit_code, " ".join(found.output.split())
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A finished search by one method."""
+    out = tmp_path_factory.mktemp("circuits") / "out"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(faithfulness, "DRAWS", 100)
+        code, text = typed("find", *SMALL, "--method", "eap", "--edges", "20", "--out", out)
+    assert code == 0, text
+    return out, text
+
+
+def test_find_says_how_long_it_takes_and_how_faithful_the_circuit_is_and_keeps_everything(done):
+    out, text = done
+    for words in (
+        "343 edges; 6 pairs score, 6 judge",
+        "to go (eap",
+        "CPR",
+        "20 of 343 edges",
+        "the model without it f =",
+    ):
+        assert words in text
+    circuit = graph.Circuit.from_json(json.loads((out / "circuit.json").read_text()))
+    assert len(circuit) == 20
+    assert "<svg" in (out / "circuit.svg").read_text()
+    assert {path.name for path in (out / "figures").iterdir()} == {"circuit.png", "eap-nodes.png", "faithfulness.png"}
+    page = (out / "report.html").read_text()
+    assert "Scores by eap" in page
+    results = json.loads((out / "results.json").read_text())
+    assert [point["share"] for point in results["methods"]["eap"]["points"]] == list(faithfulness.SIZES)
+    assert results["pairs"]["scoring"] == results["pairs"]["judging"] == 6
+
+
+def test_another_circuit_of_the_same_scores_is_taken_without_scoring_again(done, monkeypatch):
+    out, _ = done
+    before = (out / "scores" / "eap.json").read_bytes()
+    monkeypatch.setattr(experiment.registry, "find", lambda *_, **__: pytest.fail("scored again"))
+    code, text = typed("find", *SMALL, "--method", "eap", "--share", "0.1", "--view", "merged", "--out", out)
+    assert code == 0, text
+    assert "34 of 343 edges" in text
+    assert (out / "scores" / "eap.json").read_bytes() == before
+    assert "into heads" in (out / "circuit.svg").read_text()
+
+
+def test_an_empty_circuit_is_a_warning_with_the_thresholds_that_are_not_empty(done):
+    out, _ = done
+    code, text = typed("find", *SMALL, "--method", "eap", "--threshold", "1e9", "--out", out)
+    assert code == 0, text
+    low, high = map(float, re.search(r"Thresholds from (\S+) to (\S+) keep some edges", text).groups())
+    assert "Warning: the circuit is empty" in text
+    found = scores.Scores.from_json(json.loads((out / "scores" / "eap.json").read_text()))
+    assert len(found.circuit(threshold=0.999 * high)) >= 1
+    assert len(found.circuit(threshold=low)) == 343
+
+
+def test_compare_adds_methods_to_a_search_and_shows_them_in_one_table_with_the_control(done):
+    out, _ = done
+    code, text = typed("compare", *SMALL, "--methods", "eap,hisp,random", "--out", out)
+    assert code == 0, text
+    assert "CPR above the random ranking's by" in text
+    assert {"shared.png", "hisp-nodes.png", "random-nodes.png"} <= {path.name for path in (out / "figures").iterdir()}
+    assert set(json.loads((out / "results.json").read_text())["methods"]) == {"eap", "hisp", "random"}
+
+
+def test_a_stopped_search_goes_on_to_the_same_results_and_refuses_other_settings(done, tmp_path, monkeypatch):
+    out, values, ran = tmp_path / "out", faithfulness.Judge.values, []
+
+    def stop(self, circuit):
+        ran.append(len(circuit))
+        if len(ran) == 5:
+            raise KeyboardInterrupt
+        return values(self, circuit)
+
+    words = ["find", *SMALL, "--method", "eap", "--out", out]
+    with monkeypatch.context() as patched:
+        patched.setattr(faithfulness.Judge, "values", stop)
+        code, text = typed(*words)
+    assert code == 130, text
+    assert f"the same command and --out {out}" in text
+    kept = (out / "points.jsonl").read_bytes()
+    assert kept.count(b"\n") == 4
+    (out / "points.jsonl").write_bytes(kept + b'{"name":"eap","n_')  # killed while writing
+    code, text = typed(*words)
+    assert code == 0, text
+    assert (out / "points.jsonl").read_bytes().startswith(kept)
+    one, two = (json.loads((folder / "results.json").read_text())["methods"]["eap"] for folder in (out, done[0]))
+    assert one["points"] == two["points"]
+    code, text = typed(*words, "--seed", "1")
+    assert code == 2
+    assert "other settings: seed, tokens" in text
+
+
+def test_pairs_of_ones_own_come_from_a_file(tmp_path):
+    file = tmp_path / "mine.jsonl"
+    lines = [{"clean": f"{a}{b}{c}{a}{b}", "corrupt": f"{a}{b}d{a}{b}", "answer": c, "wrong": "d"}
+             for a, b, c in ("xyz", "klm", "rst", "123")]  # fmt: skip
+    file.write_text("\n".join(map(json.dumps, lines)))
+    words = [
+        "-m",
+        "tiny-gpt2",
+        "--task",
+        file,
+        "--method",
+        "eap",
+        "--no-holdout",
+        "--signed",
+        "--out",
+        tmp_path / "out",
+    ]
+    code, text = typed("find", *words)
+    assert code == 0, text
+    assert "too high" in text
+    assert json.loads((tmp_path / "out" / "settings.json").read_text())["absolute"] is False
+
+
+def test_methods_and_tasks_are_listed():
+    code, text = typed("methods")
+    assert code == 0
+    assert "eap-ig" in text
+    code, text = typed("tasks")
+    assert code == 0
+    assert "ioi" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--method", "eap-gi"], "did you mean 'eap-ig'"),
+        (["--task", "inductoin"], "did you mean 'induction'"),
+        (["--task", "nosuch.jsonl"], "cannot read pairs"),
+        (["--metric", "logitdiff"], "did you mean 'logit_diff'"),
+        (["--ablation", "means"], "did you mean 'mean'"),
+        (["--view", "merge"], "did you mean 'merged'"),
+        (["--edges", "5", "--share", "0.1"], "one of --edges, --share and --threshold"),
+        (["--edges", "400"], "343 edges"),
+        (["--method", "eap", "--option", "stepz=3"], "no option 'stepz'"),
+        (["--option", "steps"], "write name=value"),
+        (["--task", "ioi"], "does not fit the tokenizer"),
+        (["--batch-size", "0"], "--batch-size"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words, said, tmp_path):
+    code, text = typed("find", *SMALL, "--method", "eap", "--out", tmp_path / "out", *words)
+    assert code == 2, text
+    assert said in text
