@@ -14,11 +14,12 @@ clean run is zero, and methods that look at nothing else (`eap`, `hisp`) find no
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils import weak
 
 from sonde.circuits import pairs as circuit_pairs
 from sonde.core import errors
@@ -111,6 +112,9 @@ def check_moves(metric: Metric, clean: Float[Tensor, "pair"], corrupt: Float[Ten
         )
 
 
+_distributions: Any = weak.WeakTensorKeyDictionary()
+
+
 def _precise(logits: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     """At least single precision."""
     return logits if logits.dtype == torch.float64 else logits.float()
@@ -149,8 +153,18 @@ def _need(pairs: circuit_pairs.Pairs, name: str, *, wrongs: bool = True) -> None
 
 def _kl(logits: Tensor, pairs: circuit_pairs.Pairs, reference: Tensor) -> Tensor:
     """KL divergence from the clean run's distribution."""
-    true = _precise(reference).log_softmax(dim=-1)
-    return _mean((true.exp() * (true - _precise(logits).log_softmax(dim=-1))).sum(dim=-1), pairs)
+    chances, entropy = _distribution(reference)
+    return _mean(-entropy - (chances * _precise(logits).log_softmax(dim=-1)).sum(dim=-1), pairs)
+
+
+def _distribution(reference: Tensor) -> tuple[Float[Tensor, "pair read vocab"], Float[Tensor, "pair read"]]:
+    """The clean run's distribution and its entropy, worked out once for all runs that are compared with it."""
+    version, *known = _distributions.get(reference, (-1,))
+    if version != reference._version:
+        logs = _precise(reference.detach()).log_softmax(dim=-1)
+        known = [logs.exp(), -(logs.exp() * logs).sum(dim=-1)]
+        _distributions[reference] = (reference._version, *known)
+    return known[0], known[1]
 
 
 def _logit_diff(logits: Tensor, pairs: circuit_pairs.Pairs, reference: Tensor) -> Tensor:
