@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sonde.core import errors
 from sonde.models import model as models_model
@@ -137,6 +138,26 @@ class Layer:
                 given.value = None
         return mixed.unflatten(-1, (-1, self.d_head))
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether heads can be run one at a time (`mix_one`, `write_one`), and several together would gain nothing."""
+        return isinstance(self.attn, plain.PlainAttention) and not self._short
+
+    def mix_one(
+        self,
+        query: Float[Tensor, "row pos d_head"],
+        key: Float[Tensor, "row pos d_head"],
+        value: Float[Tensor, "row pos d_head"],
+    ) -> Float[Tensor, "row pos d_head"]:
+        """Values of one head mixed, where heads can be run one at a time."""
+        attn: Any = self.attn
+        whole = (part[:, None] for part in (query, key, value))
+        return F.scaled_dot_product_attention(*whole, is_causal=attn.is_causal, scale=attn.scaling)[:, 0]
+
+    def write_one(self, head: int, mixed: Float[Tensor, "row pos d_head"]) -> Float[Tensor, "row pos d_model"]:
+        """What one head adds to the stream, where heads can be run one at a time."""
+        return torch.mm(mixed.flatten(0, 1), self.out_weight[head]).view(*mixed.shape[:2], -1)
+
     def heads(
         self, mixed: Float[Tensor, "row pos some d_head"], which: Any = slice(None)
     ) -> Float[Tensor, "some row pos d_model"]:
@@ -203,8 +224,8 @@ def _attend_short(query: Tensor, key: Tensor, value: Tensor, attn: Any) -> Float
     )
     scores = (queries[:, None] * keys).sum(dim=2) * attn.scaling
     if attn.is_causal:
-        late = torch.ones(width, width, dtype=torch.bool, device=query.device).triu(1)
-        scores = scores.masked_fill(late[..., None], -torch.inf)
+        late = torch.full((width, width), -torch.inf, dtype=query.dtype, device=query.device).triu(1)
+        scores = scores + late[..., None]
     mixed = (scores.softmax(dim=1)[:, :, None] * values).sum(dim=1)
     return mixed.view(width, d_head, rows, some).permute(2, 0, 3, 1)
 

@@ -149,8 +149,10 @@ class State:
         """The final stream with what changed."""
         if changes:
             assert self._now.final is not None
-            change = changes[0] if len(changes) == 1 else torch.stack(changes).sum(dim=0)
-            found.final = self._now.final + self.runner.at_places(self.batch, change[None])[0]
+            final = self._now.final + self.runner.at_places(self.batch, changes[0][None])[0]
+            for change in changes[1:]:
+                final += self.runner.at_places(self.batch, change[None])[0]
+            found.final = final
 
     def _spread(self, found: Cut, destination: int, change: Tensor) -> None:
         """Runs the destination with a changed input, and then whatever reads something that changed."""
@@ -211,6 +213,9 @@ class State:
             found.parts[layer, letter, head] = network.read_one(letter, head, value)
             groups.add(head if letter else head // self._group)
         some = sorted(groups)
+        if network.one_by_one:
+            self._run_each(found, layer, some)
+            return
         heads = [head for group in some for head in range(group * self._group, (group + 1) * self._group)]
         made = [self._stacked(found, layer, letter, own) for letter, own in enumerate((heads, some, some))]
         mixed = network.attend(*made)
@@ -221,6 +226,16 @@ class State:
         first = layer * (self.graph.n_heads + 1) + 1
         for head, value in zip(heads, network.heads(mixed, heads), strict=True):
             self._write(found, first + head, value)
+
+    def _run_each(self, found: Cut, layer: int, heads: list[int]) -> None:
+        """Runs heads one at a time: nothing is put side by side for it."""
+        network, before = self._layers[layer], self._now.parts
+        for head in heads:
+            index = layer * (self.graph.n_heads + 1) + 1 + head
+            if self.reach[index]:
+                keys = [(layer, letter, head) for letter in range(3)]
+                mixed = network.mix_one(*(found.parts[key] if key in found.parts else before[key] for key in keys))
+                self._write(found, index, network.write_one(head, mixed))
 
     def _stacked(self, found: Cut, layer: int, letter: int, heads: list[int]) -> Tensor:
         """Queries, keys, values or mixed values of some heads, changed or not."""

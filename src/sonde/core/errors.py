@@ -9,6 +9,7 @@
     │   └── FamilyError        no row in the family table, or the row does not fit
     ├── RequestError           a request that makes no sense: empty prompt, bad limits    (also ValueError)
     │   └── ContextError       prompt and new tokens do not fit the context
+    ├── CompileError           a RASP program that cannot become a transformer           (also ValueError)
     ├── SelectorError          an unknown preset, or a selector that does not parse     (also ValueError)
     ├── EpisodeError           an environment used out of order, or an episode that cannot go on
     │   └── SandboxError       no sandbox on this machine, or it cannot run what it is given
@@ -62,6 +63,10 @@ class RequestError(SondeError, ValueError):
 
 class ContextError(RequestError):
     """Prompt and new tokens do not fit the model's context."""
+
+
+class CompileError(SondeError, ValueError):
+    """A RASP program cannot become a transformer; says which operation and why."""
 
 
 class SelectorError(SondeError, ValueError):

@@ -7,7 +7,7 @@ One forward pass of a few tokens, recorded everywhere, must show:
 3. residual in + attention + MLP = residual out, in every layer;
 4. the heads' results add up to the attention projection, and pattern x values gives z.
 
-Costs two forward passes of six tokens.
+Costs two forward passes of six tokens, or as many as fit.
 """
 
 from typing import TYPE_CHECKING
@@ -30,7 +30,8 @@ def prove(model: "models_model.Model") -> None:
         FamilyError: Something does not add up; says what and where.
     """
     cfg = model.cfg
-    tokens = torch.arange(LENGTH, device=model.device)[None] * max(1, cfg.d_vocab // LENGTH - 1)
+    ids = torch.arange(min(LENGTH, cfg.n_ctx), device=model.device) * max(1, cfg.d_vocab // LENGTH - 1)
+    tokens = ids[None] % cfg.d_vocab
     with torch.no_grad():
         bare = model.hf(input_ids=tokens, use_cache=False).logits
     logits, cache = model.run_with_cache(tokens, lambda name: True)

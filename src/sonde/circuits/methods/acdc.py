@@ -27,6 +27,8 @@ from sonde.models import model as models_model
 
 #: Of a loss of about 1; larger losses round more coarsely.
 CLOSE = 1e-5
+#: Edges cut before everything is run anew: rounding errors of the updates must not pile up.
+UPDATES = 100
 _Order = list[tuple[int, int]]
 
 
@@ -97,13 +99,12 @@ def _fast(search: running_options.Search, tau: float) -> Found:
         advice="use fewer or shorter pairs",
     )
     present = _Present(runner)
-    rises, edges, layer = np.zeros(present.mask.shape), order(runner.graph), None
+    rises, edges, fresh = np.zeros(present.mask.shape), order(runner.graph), present.mask.sum()
     for done, (i, j) in enumerate(edges):
-        here = runner.graph.layer_of(runner.graph.destinations[j])
-        if here != layer:  # rounding errors of the updates must not pile up
-            layer = here
-            present.rebuild()
         rises[i, j] = present.attempt((i, j), tau)
+        if (left := present.mask.sum()) <= fresh - UPDATES:
+            fresh = left
+            present.rebuild()
         search.tell("cutting edges", done + 1, len(edges))
     return rises, present.mask
 
