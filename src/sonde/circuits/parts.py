@@ -151,8 +151,9 @@ class Layer:
     ) -> Float[Tensor, "row pos d_head"]:
         """Values of one head mixed, where heads can be run one at a time."""
         attn: Any = self.attn
-        whole = (part[:, None] for part in (query, key, value))
-        return F.scaled_dot_product_attention(*whole, is_causal=attn.is_causal, scale=attn.scaling)[:, 0]
+        return F.scaled_dot_product_attention(
+            query[:, None], key[:, None], value[:, None], is_causal=attn.is_causal, scale=attn.scaling
+        )[:, 0]
 
     def write_one(self, head: int, mixed: Float[Tensor, "row pos d_head"]) -> Float[Tensor, "row pos d_model"]:
         """What one head adds to the stream, where heads can be run one at a time."""
