@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from sonde._cli import circuits, play, programs, runs, study, trace
+from sonde._cli import bench, circuits, play, programs, runs, study, trace
 from sonde.core import errors
 
 
@@ -48,6 +48,7 @@ app.command(epilog=play.EXAMPLES)(play.play)
 app.add_typer(study.app, name="study")
 app.add_typer(programs.app, name="programs")
 app.add_typer(trace.app, name="trace")
+app.add_typer(bench.app, name="bench")
 app.add_typer(circuits.app, name="circuits")
 app.add_typer(runs.app, name="runs")
 

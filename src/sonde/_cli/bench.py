@@ -1,0 +1,98 @@
+"""`sonde bench`: models whose circuit is known, and how well methods find it."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sonde._cli import bench_train
+
+EXAMPLES = "Examples: sonde bench cases · sonde bench cases --group core · sonde bench cases 3 · sonde bench cases 3 --out case.svg"
+FOLDER = Path("results") / "cases"
+
+app = typer.Typer(help="Models whose circuit is known, and methods measured against them.", no_args_is_help=True)
+
+
+@app.callback()
+def bench() -> None:
+    """Models whose circuit is known, and methods measured against them."""
+
+
+@app.command(epilog=EXAMPLES)
+def cases(
+    number: Annotated[int | None, typer.Argument(metavar="[ID]", help="A case to show; none for the list.")] = None,
+    group: Annotated[str, typer.Option(help="Which to list: all, released, core.")] = "all",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to draw the circuit, .svg or .png. results/cases/ID.svg.")
+    ] = None,
+) -> None:
+    """List the cases, or show one: its task, program, examples and true circuit, which is drawn as well."""
+    if number is None:
+        if out is not None:
+            raise typer.BadParameter("name a case to draw its circuit", param_hint="--out")
+        _list(group)
+    else:
+        _show(number, out or FOLDER / f"{number}.svg")
+
+
+def _list(group: str) -> None:
+    from rich import console
+
+    from sonde.bench import cases as bench_cases
+    from sonde.bench import placing
+    from sonde.report import page, terminal
+
+    rows = []
+    for case in map(bench_cases.get, bench_cases.ids(group)):
+        marks = "core" if case.core else "released" if case.released else ""
+        nodes = " ".join(placing.place(case.program).nodes)
+        sizes = f"{len(case.vocabulary)} tokens, {case.max_length} long"
+        rows.append(
+            (str(case.id), case.name, marks, case.kind, "yes" if case.causal else "no", sizes, nodes, case.task)
+        )
+    columns = ("id", "case", "group", "kind", "causal", "input", "components", "task")
+    caption = f"{len(rows)} cases. Lengths count BOS. One of them: sonde bench cases ID."
+    console.Console().print(terminal.table(page.Table(columns, tuple(rows), caption)))
+
+
+def _show(number: int, out: Path) -> None:
+    from rich import console
+
+    from sonde.bench import cases as bench_cases
+    from sonde.bench import listing
+    from sonde.circuits import picture
+
+    case = bench_cases.get(number)
+    compiled = case.compiled()
+    save = _drawer(out, picture)
+    sizes = compiled.config
+    texts = [
+        f"Case {case.id}, {case.name}: {case.task}",
+        f"{'Causal' if case.causal else 'Bidirectional'}, {case.kind}; {len(case.vocabulary)} tokens, "
+        f"{case.min_length} to {case.max_length} positions with BOS; compiled: {sizes['num_hidden_layers']} layers, "
+        f"{sizes['num_attention_heads']} heads, d_model {sizes['hidden_size']}, d_out {sizes['d_out']}.",
+        "\nProgram",
+        *(f"  {line}" for line in listing.lines(case.program)),
+        "\nExamples",
+        *(f"  {_words(given)}  ->  {_words(said)}" for given, said in case.examples),
+        "\nTrue circuit",
+        *(f"  {edge}" for edge in compiled.circuit.names),
+    ]
+    save(compiled.circuit, out, title=f"Case {case.id}: {case.name}")
+    screen = console.Console()
+    for text in [*texts, f"\nCircuit: {out}"]:
+        screen.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def _drawer(out: Path, picture: Any) -> Any:
+    kinds = {".svg": picture.save_svg, ".png": picture.save_png}
+    if out.suffix not in kinds:
+        raise typer.BadParameter(f"{out.name!r} is no {' or '.join(kinds)} file", param_hint="--out")
+    return kinds[out.suffix]
+
+
+def _words(values: tuple[Any, ...]) -> str:
+    return " ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values)
+
+
+bench_train.register(app)

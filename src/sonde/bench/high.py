@@ -1,0 +1,150 @@
+"""What does a program answer when some of its nodes are given other values?
+
+    task = high.of_case(cases.get(3))
+    task.program.answers(base, other, swapped)                          # Shaped[group row pos]
+
+A Task is what training needs of a case: the program (here a compiled model, run by `batched` like the trained ones), its
+circuit, where inputs come from, and whether answers are numbers. Programs that are no transformers have the same face.
+
+Costs one forward pass of the compiled model per group and one on the other inputs.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from sonde.bench import batched, correspondence, sampling
+from sonde.circuits import graph as circuits_graph
+
+GRID = 1024.0
+
+
+@runtime_checkable
+class Program(Protocol):
+    """A program whose nodes can be swapped."""
+
+    @property
+    def circuit(self) -> circuits_graph.Circuit:
+        """Its nodes and edges."""
+        ...
+
+    def answers(
+        self, base: Int[Tensor, "row pos"], other: Int[Tensor, "row pos"], swapped: Bool[Tensor, "group row node"]
+    ) -> Shaped[Tensor, "group row pos"]:
+        """Its answers at every position; the nodes of the circuit, in order, have their outputs on `other` where asked."""
+        ...
+
+
+@runtime_checkable
+class Inputs(Protocol):
+    """Where pairs of inputs come from."""
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """How long inputs may be."""
+        ...
+
+    def pair(
+        self, rng: np.random.Generator, rows: int, *, length: int | None = None
+    ) -> tuple[Int[Tensor, "row pos"], Int[Tensor, "row pos"]]:
+        """Base inputs and others, all of one length."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Task:
+    """What is learned.
+
+    Attributes:
+        name: Of the case.
+        program: What the answers come from.
+        inputs: What is asked.
+        d_vocab: Tokens.
+        d_out: Classes, or 1.
+        n_positions: Positions, BOS included.
+        causal: Whether a position sees only those before it.
+        regression: Answers are numbers.
+        last: Only the answer at the last position counts; else all but that at BOS.
+    """
+
+    name: str
+    program: Program
+    inputs: Inputs
+    d_vocab: int
+    d_out: int
+    n_positions: int
+    causal: bool = True
+    regression: bool = False
+    last: bool = False
+
+    @property
+    def counted(self) -> slice:
+        """The positions whose answers count."""
+        return slice(-1, None) if self.last else slice(1, None)
+
+
+class Compiled:
+    """A compiled model as a program."""
+
+    def __init__(self, hf: Any, circuit: circuits_graph.Circuit, *, regression: bool) -> None:
+        """Takes a `plain.PlainForCausalLM` and its true circuit."""
+        self.shape, self.weights = batched.Shape.of(hf.config), batched.from_plain(hf)
+        self._circuit, self.regression = circuit, regression
+        places = circuit.graph.sources[1:]
+        names = correspondence.nodes_of(circuit)
+        self.seats = torch.tensor([[place == name for place in places] for name in names]).reshape(len(names), -1)
+
+    @property
+    def circuit(self) -> circuits_graph.Circuit:
+        """Its true circuit."""
+        return self._circuit
+
+    def answers(
+        self, base: Int[Tensor, "row pos"], other: Int[Tensor, "row pos"], swapped: Bool[Tensor, "group row node"]
+    ) -> Shaped[Tensor, "group row pos"]:
+        """The class of the highest logit, or the number, at every position."""
+        with torch.no_grad():
+            there = batched.run(self.shape, self.weights, other).kept
+            chosen = (swapped.float() @ self.seats.float())[None] > 0
+            swap = batched.Swap(there, chosen)
+            logits = batched.run(self.shape, self.weights, base, swap=swap, groups=len(swapped)).logits[0]
+        return self.read(logits)
+
+    def read(self, logits: Float[Tensor, "*any d_out"]) -> Shaped[Tensor, "*any"]:
+        """Answers of logits. Ties, where a swap makes a state that the program never meets, go to the first class."""
+        return logits[..., 0] if self.regression else (logits * GRID).round().argmax(dim=-1)
+
+
+def of_case(case: Any) -> Task:
+    """The task of one of `cases`."""
+    compiled = case.compiled()
+    network = compiled.network()
+    regression = case.kind == "reg"
+    return Task(
+        name=f"case {case.id}",
+        program=Compiled(network, compiled.circuit, regression=regression),
+        inputs=sampling.Inputs(_ordered(compiled.vocabulary), compiled.bos_id, range_of(case)),
+        d_vocab=network.config.vocab_size,
+        d_out=network.config.d_out,
+        n_positions=case.max_length,
+        causal=case.causal,
+        regression=regression,
+    )
+
+
+def range_of(case: Any) -> tuple[int, ...]:
+    """How many tokens may follow BOS."""
+    return tuple(range(case.min_length - 1, case.max_length))
+
+
+def _ordered(vocabulary: Sequence[Any]) -> tuple[int, ...]:
+    """Token ids in the order of the tokens: numbers by size, words as they stand."""
+    ids = range(len(vocabulary))
+    if all(isinstance(token, int | float) for token in vocabulary):
+        return tuple(sorted(ids, key=lambda index: vocabulary[index]))
+    return tuple(ids)

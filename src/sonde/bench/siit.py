@@ -1,0 +1,152 @@
+"""Does a model compute what its program computes, node by node, and nothing elsewhere? The losses.
+
+    pupils = siit.Pupils(task, shape, places)                           # the places of one or more seeds
+    batch = pupils.batch(np.random.default_rng([0, step]), rows=256)
+    losses = pupils.losses(weights, batch)                              # Float[seed kind]: iit, strict, behaviour
+
+(Strict) interchange intervention training, 2407.14494. For base inputs and independently drawn others:
+
+1. **iit**: a node of the program, drawn per row, gets its output on the other input, in the program and at its place in the
+   model. The model must answer as the program then does.
+2. **strict**: nodes of the model outside the circuit get their outputs on the other input: `individual` one per row,
+   `sample_all` each with probability 1/2, `all`. The model must answer as if nothing had happened.
+3. **behaviour**: no swap.
+
+Cross-entropy to the program's answer, or the squared error of a number; BOS does not count. Outputs on the other input carry
+no gradient. All three are one forward pass with three groups of rows, for all seeds at once, and seeds see the same inputs.
+Costs per step one pass without and one of three times the rows with gradient.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+from torch.nn import functional as F
+
+from sonde.bench import batched, correspondence, high
+from sonde.circuits import graph as circuits_graph
+from sonde.core import errors
+
+Strict = Literal["individual", "sample_all", "all"]
+KINDS = ("iit", "strict", "behaviour")
+STRICT: tuple[Strict, ...] = ("individual", "sample_all", "all")
+TOLERANCE = 0.05
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batch:
+    """Inputs and what is right for them.
+
+    Attributes:
+        base: The inputs.
+        other: Where swapped outputs come from.
+        node: Which node of the program is swapped in each row.
+        luck: Per row and node of the model, an even draw that decides about strict swaps.
+        plain: The program's answers.
+        swapped: Its answers with the node swapped.
+    """
+
+    base: Int[Tensor, "row pos"]
+    other: Int[Tensor, "row pos"]
+    node: Int[Tensor, "row"]
+    luck: Float[Tensor, "row place"]
+    plain: Shaped[Tensor, "row counted"]
+    swapped: Shaped[Tensor, "row counted"]
+
+
+class Pupils:
+    """Models of one shape that learn one task, each with places of its own."""
+
+    def __init__(self, task: high.Task, shape: batched.Shape, places: Sequence[correspondence.Places]) -> None:
+        self.task, self.shape, self.places = task, shape, tuple(places)
+        self.graph = circuits_graph.Graph(shape.n_layers, shape.n_heads, shape.n_heads)
+        self.nodes = correspondence.nodes_of(task.program.circuit)
+        columns = {name: index for index, name in enumerate(self.graph.sources[1:])}
+        seats = torch.zeros(len(self.places), len(self.nodes), len(columns), dtype=torch.bool)
+        for seed, one in enumerate(self.places):
+            for row, node in enumerate(self.nodes):
+                seats[seed, row, columns[one[node]]] = True
+        self.seats: Bool[Tensor, "seed node place"] = seats
+        self.free: Bool[Tensor, "seed place"] = ~seats.any(dim=1)
+
+    def select(self, seeds: Sequence[int]) -> "Pupils":
+        """Some of them, by their index."""
+        return Pupils(self.task, self.shape, [self.places[index] for index in seeds])
+
+    def batch(self, rng: np.random.Generator, rows: int, *, length: int | None = None) -> Batch:
+        """Inputs and answers; nodes are drawn per row."""
+        base, other = self.task.inputs.pair(rng, rows, length=length)
+        node = torch.from_numpy(rng.integers(len(self.nodes), size=rows))
+        luck = torch.from_numpy(rng.random((rows, self.free.shape[1]), dtype=np.float32))
+        return self.judged(base, other, node, luck)
+
+    def judged(
+        self,
+        base: Int[Tensor, "row pos"],
+        other: Int[Tensor, "row pos"],
+        node: Int[Tensor, "row"],
+        luck: Float[Tensor, "row place"],
+    ) -> Batch:
+        """A batch of given inputs and nodes."""
+        hot = F.one_hot(node, len(self.nodes)).bool()
+        answers = self.task.program.answers(base, other, torch.stack([torch.zeros_like(hot), hot]))
+        plain, swapped = answers[:, :, self.task.counted]
+        return Batch(base, other, node, luck, plain, swapped)
+
+    def masks(self, batch: Batch, kind: str, strict: str = "sample_all") -> Bool[Tensor, "seed row place"]:
+        """Which nodes of each model are swapped in each row for a kind of loss."""
+        if kind == "iit":
+            return self.seats[:, batch.node]
+        free, luck = self.free[:, None], batch.luck[None]
+        if kind == "behaviour":
+            return torch.zeros_like(free & (luck > 0))
+        if strict == "individual":
+            best = torch.where(free, luck, -1.0).argmax(dim=-1)
+            return F.one_hot(best, luck.shape[-1]).bool() & free
+        if strict == "sample_all":
+            return free & (luck < 0.5)
+        if strict == "all":
+            return free & (luck >= 0)
+        raise errors.RequestError(
+            f"no way of swapping {strict!r}; there are {', '.join(STRICT)}{errors.suggest(strict, STRICT)}"
+        )
+
+    def logits(
+        self, weights: Float[Tensor, "seed parameter"], batch: Batch, masks: Bool[Tensor, "seed group row place"]
+    ) -> Float[Tensor, "seed group row counted d_out"]:
+        """Logits of the answers that count, with nodes swapped."""
+        with torch.no_grad():
+            there = batched.run(self.shape, weights, batch.other).kept
+        swap = batched.Swap(there, masks)
+        found = batched.run(self.shape, weights, batch.base, swap=swap, groups=masks.shape[1]).logits
+        return found[:, :, :, self.task.counted]
+
+    def losses(
+        self,
+        weights: Float[Tensor, "seed parameter"],
+        batch: Batch,
+        *,
+        kinds: Sequence[str] = KINDS,
+        strict: str = "sample_all",
+    ) -> Float[Tensor, "seed kind"]:
+        """The loss of each kind for each model."""
+        masks = torch.stack([self.masks(batch, kind, strict) for kind in kinds], dim=1)
+        right = torch.stack([batch.swapped if kind == "iit" else batch.plain for kind in kinds])
+        logits = self.logits(weights, batch, masks)
+        right = right.expand(len(logits), *right.shape)
+        if self.task.regression:
+            return (logits[..., 0] - right).square().mean(dim=(2, 3))
+        each = F.cross_entropy(logits.flatten(0, 3), right.flatten(), reduction="none")
+        return each.view(right.shape).mean(dim=(2, 3))
+
+    def hits(
+        self, logits: Float[Tensor, "seed group row counted d_out"], right: Shaped[Tensor, "group row counted"]
+    ) -> Bool[Tensor, "seed group row counted"]:
+        """Where the answer is right: the class, or the number within 0.05."""
+        if self.task.regression:
+            return (logits[..., 0] - right).abs() < TOLERANCE
+        return logits.argmax(dim=-1) == right

@@ -1,0 +1,81 @@
+"""`sonde bench train`, `run` and `eval` as typed."""
+
+import json
+
+import pytest
+from typer import testing
+
+from sonde._cli import bench
+from sonde.core import errors
+
+TYPED = testing.CliRunner(env={"COLUMNS": "220", "NO_COLOR": "1", "TERM": "dumb"})
+
+
+def typed(command):
+    found = TYPED.invoke(bench.app, command.split())
+    return found, " ".join(found.output.split())
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_readmes_commands_work_one_after_the_other(here, monkeypatch):
+    from sonde.bench import training
+
+    monkeypatch.setattr(training.Recipe, "steps", property(lambda recipe: recipe.epochs))  # a step stands for an epoch
+    found, text = typed("train iit -i 3 --epochs 30 -s 0.4 -iit 1 -b 1 --early-stop")
+    assert found.exit_code == 0, text
+    assert "seed 0 ended" in text
+    assert "Weights 510: results/bench/case-3/510" in text
+    found, text = typed("run sp -i 3 --siit-weights 510 --lambda-reg 0.5 --epochs 3 --pairs 20")
+    assert found.exit_code == 0, text
+    assert (here / "results/run/sp/case-3-510-seed-0/result.json").is_file()
+    found, text = typed("run eap -i 3 --siit-weights 510 --integrated-grad-steps=5 --pairs 20")
+    assert found.exit_code == 0, text
+    found, text = typed("eval iit -i 3 --siit-weights 510 --rows 20")
+    assert found.exit_code == 0, text
+    assert len(json.loads((here / "results/eval/iit/case-3-510-seed-0/result.json").read_text())["effects"]) == 10
+    found, text = typed("eval gt_node_realism -i 3 --siit-weights 510 --rows 20 --ablation zero")
+    assert found.exit_code == 0, text
+
+
+def test_an_empty_circuit_is_a_warning_with_the_usable_range(here):
+    found, text = typed("run acdc -i 3 --tracr --threshold 0.71 --pairs 40")
+    assert found.exit_code == 0, text
+    assert "Warning: the circuit of case-3-compiled is empty; thresholds from" in text
+    assert json.loads((here / "results/run/acdc/case-3-compiled/circuit.json").read_text())["edges"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run acdc -i 3 --tracr --treshold 0.1", "No such option"),
+        ("run acdc -i 3", "give one of --tracr, --siit-weights and --interp-bench"),
+        ("run acdc --tracr", "name a case with -i"),
+        ("train iit -i 3 --siit-sampling every", "none of individual, sample_all, all"),
+        ("eval realism -i 3 --siit-weights 510", "none of iit, iit_acdc"),
+        ("eval node_realism -i 3 --siit-weights 510", "takes a --circuit"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_2(here, words, said):
+    found, text = typed(words)
+    assert found.exit_code == 2, text
+    assert said in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run sp -i 1 --siit-weights 510 --lambda-reg 0.5", "sonde bench train iit -i 1 -s 0.4"),
+        ("run eap -i ioi --siit-weights 510 --integrated-grad-steps=5", "sonde bench train ioi -s 0.4"),
+        ("run eap -i ioi --tracr", "ioi has no compiled model"),
+        ("train iit -i 27 --epochs 1", "27"),
+    ],
+)
+def test_what_is_not_there_is_an_error_that_says_what_to_do(here, words, said):
+    found, _ = typed(words)
+    assert isinstance(found.exception, errors.RequestError)
+    assert said in str(found.exception)

@@ -1,0 +1,125 @@
+"""Losses, measures, places and inputs: what they promise."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from sonde.bench import batched, correspondence, measuring, sampling, siit
+from sonde.circuits import graph
+from sonde.core import errors
+
+LOW = graph.Graph(3, 4, 4)
+
+
+def circuit_of(*edges):
+    return graph.Circuit.of(graph.Graph(3, 2, 2), edges)
+
+
+CHAIN = circuit_of("input->a0.h0<q>", "a0.h0->m0", "m0->a1.h1<v>", "a1.h1->logits")
+
+
+@pytest.fixture
+def perfect(case3):
+    """The program itself as the model, nodes at their own places."""
+    places = correspondence.draw(case3.program.circuit, case3.program.circuit.graph, same_place=True)
+    return siit.Pupils(case3, case3.program.shape, [places])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_places_keep_the_order_of_the_program(seed):
+    places = correspondence.draw(CHAIN, LOW, seed=seed)
+    found = correspondence.carried(CHAIN, places, LOW)  # refuses edges that go backwards
+    assert len(found) == len(CHAIN)
+    assert {name[0] for name in (places["a0.h0"], places["a1.h1"])} == {"a"}
+    assert places["m0"][0] == "m"
+
+
+def test_places_differ_between_seeds_and_are_their_own_when_asked():
+    drawn = {tuple(correspondence.draw(CHAIN, LOW, seed=seed).values()) for seed in range(20)}
+    assert len(drawn) > 10
+    assert correspondence.draw(CHAIN, LOW, same_place=True) == {"a0.h0": "a0.h0", "m0": "m0", "a1.h1": "a1.h1"}
+
+
+def test_a_circuit_that_does_not_fit_is_refused():
+    with pytest.raises(errors.RequestError, match="does not fit into 1 layers"):
+        correspondence.draw(CHAIN, graph.Graph(1, 4, 4))
+
+
+def test_the_program_answers_as_its_definition_says(case3):
+    base = torch.tensor([[4, 3, 0, 3, 3]])
+    none = torch.zeros(1, 1, 2, dtype=torch.bool)
+    assert case3.program.answers(base, base, none)[0, 0, 1:].tolist() == pytest.approx([1, 1 / 2, 2 / 3, 3 / 4])
+
+
+def test_a_swapped_node_of_the_program_has_the_others_value(case3):
+    base, other = torch.tensor([[4, 3, 0, 3, 3]]), torch.tensor([[4, 0, 0, 0, 3]])
+    whole = torch.tensor([[[False, True]], [[True, False]]])  # the head; then the MLP, which is all that the head reads
+    for answers in case3.program.answers(base, other, whole):
+        assert answers[0, 1:].tolist() == pytest.approx([0, 0, 0, 1 / 4])
+
+
+def test_the_program_as_its_own_pupil_has_no_loss_and_full_marks(perfect):
+    weights = perfect.task.program.weights
+    batch = perfect.batch(np.random.default_rng(0), 64)
+    assert perfect.losses(weights, batch).abs().max() < 1e-9
+    (found,) = measuring.measure(perfect, weights, rows=32)
+    assert (found.accuracy, found.iia, found.strict) == (1.0, 1.0, 1.0)
+    assert found.moved["a1.h0"] > 0.3
+
+
+def test_a_model_whose_nodes_stand_elsewhere_fails_iit_and_strict_but_behaves(case3):
+    shape = dataclasses.replace(case3.program.shape)
+    pupils = siit.Pupils(case3, shape, [{"m0": "m1", "a1.h0": "a0.h0"}])
+    (found,) = measuring.measure(pupils, case3.program.weights, rows=200)
+    assert found.accuracy == 1.0
+    assert found.iia < 0.8
+    assert found.strict < 0.8
+    assert not found.reached(0.9)
+
+
+@pytest.mark.parametrize(("way", "low", "high_"), [("individual", 1, 1), ("sample_all", 0, 10), ("all", 10, 10)])
+def test_strict_swaps_touch_only_nodes_outside_the_circuit(case3, way, low, high_):
+    shape = dataclasses.replace(case3.program.shape, n_heads=5)
+    pupils = siit.Pupils(case3, shape, [{"m0": "m0", "a1.h0": "a1.h2"}, {"m0": "m1", "a1.h0": "a0.h1"}])
+    batch = pupils.batch(np.random.default_rng(0), 100)
+    masks = pupils.masks(batch, "strict", way)
+    counts = masks.sum(dim=-1)
+    assert not bool((masks & ~pupils.free[:, None]).any())
+    assert low <= int(counts.min())
+    assert int(counts.max()) <= high_
+
+
+def test_an_unknown_way_of_swapping_is_an_error_with_the_nearest(perfect):
+    batch = perfect.batch(np.random.default_rng(0), 4)
+    with pytest.raises(errors.RequestError, match="did you mean 'sample_all'"):
+        perfect.losses(case3_weights(perfect), batch, strict="sample_al")
+
+
+def case3_weights(pupils):
+    return pupils.task.program.weights
+
+
+def test_no_gradient_flows_through_what_was_taken_from_the_other_input(case3):
+    shape = case3.program.shape
+    pupils = siit.Pupils(case3, shape, [{"m0": "m0", "a1.h0": "a1.h0"}])
+    weights = batched.draw(shape, [0]).requires_grad_()
+    batch = pupils.batch(np.random.default_rng(0), 16)
+    masks = torch.ones(1, 1, 16, 4, dtype=torch.bool)  # every node from the other input
+    (gradient,) = torch.autograd.grad(pupils.logits(weights, batch, masks).sum(), weights)
+    used = {name for name, part in batched.named(shape, gradient[0]).items() if bool(part.any())}
+    assert not any("mlp.fc_in" in name or ("_proj.weight" in name and "o_proj" not in name) for name in used)
+    assert "lm_head.weight" in used
+
+
+def test_a_seed_fixes_inputs_and_they_include_sorted_rows():
+    inputs = sampling.Inputs(symbols=(5, 3, 8, 1), bos=9, lengths=(4, 5))
+    one, other = inputs.pair(np.random.default_rng([1, 2]), 400, length=5)
+    again, _ = inputs.pair(np.random.default_rng([1, 2]), 400, length=5)
+    rank = torch.tensor([-1, 3, -1, 1, -1, 0, -1, -1, 2])
+    in_order = (rank[one[:, 1:]].diff(dim=1) >= 0).all(dim=1).float().mean()
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert bool((one[:, 0] == 9).all())
+    assert 0.15 < in_order < 0.45
