@@ -72,9 +72,16 @@ def _taken(folder: Path) -> errors.StoreError:
 
 
 def tidy(folder: Path) -> None:
-    """Removes what a killed writer left half-written beside the real files."""
+    """Removes what a killed writer left half-written beside the real files, or had no time to delete.
+
+    The journal of a closed episode is such a thing: its rows are in the packed file.
+    """
     for leftover in folder.glob(".*.tmp"):
         leftover.unlink(missing_ok=True)
+    if (folder / journal.NAME).exists() and (folder / tensors.NAME).exists():
+        with contextlib.suppress(errors.StoreError):  # what is damaged stays as it is
+            if documents.read(folder / contents.NAME).get("status") == "closed":
+                (folder / journal.NAME).unlink(missing_ok=True)
 
 
 def opened(name: str, metadata: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sonde.core import errors
-from sonde.store import damage, disk, documents, journal, names, plain, reader, verify, writer
+from sonde.store import damage, disk, documents, folders, journal, names, plain, reader, verify, writer
 
 NAME = "manifest.json"
 EPISODES = "episodes"
@@ -179,10 +179,12 @@ class Run:
             yield reader.EpisodeReader.open(self.folder / EPISODES / id)
 
     def finish(self, summary: Mapping[str, Any] | None = None) -> None:
-        """Marks the run finished, with results worth keeping in the manifest."""
+        """Marks the run finished, with results worth keeping in the manifest; clears what killed writers left over."""
         ended = {"status": "finished", "finished": names.timestamp(), "summary": plain.jsonable(dict(summary or {}))}
         manifest = {**self.manifest, **ended}
         with disk.explained(self.folder, doing="finish"):
+            for id in list_episodes(self.folder):
+                folders.tidy(self.folder / EPISODES / id)
             documents.write(self.folder / NAME, manifest)
         self.manifest = manifest
 
@@ -212,8 +214,8 @@ def list_runs(runs_dir: Path) -> list[str]:
     """Returns the ids of the runs in a folder, sorted; also those whose manifest is damaged or gone."""
     if not runs_dir.is_dir():
         return []
-    folders = [entry for entry in runs_dir.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
-    return sorted(entry.name for entry in folders if (entry / NAME).exists() or (entry / EPISODES).is_dir())
+    found = [entry for entry in runs_dir.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    return sorted(entry.name for entry in found if (entry / NAME).exists() or (entry / EPISODES).is_dir())
 
 
 def remove(folder: Path) -> None:

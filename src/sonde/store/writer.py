@@ -154,7 +154,7 @@ class EpisodeWriter:
             documents.write(path, {**documents.read(path), **folders.closed(table, packed, summary), **sizes})
         self._let_go("closed")
         with disk.explained(self.folder, doing="tidy"):
-            source.unlink()
+            source.unlink(missing_ok=True)
             disk.fsync_dir(self.folder)
 
     def abort(self) -> None:

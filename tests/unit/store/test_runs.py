@@ -35,6 +35,22 @@ def test_the_manifest_tells_how_the_run_was_made(tmp_path):
     assert manifest["created"].endswith("+00:00")
 
 
+def test_finishing_clears_the_journals_that_killed_writers_had_no_time_to_delete(tmp_path):
+    run = make(tmp_path, episodes=2)
+    closed, damaged = (run.episodes_dir / id for id in run_module.list_episodes(run.folder))
+    for folder in (closed, damaged):
+        (folder / "activations.journal").write_bytes(b"rows that are packed already")
+    (damaged / "episode.json").write_text("{")
+    open_writer = run.new_episode()
+    open_writer.append_step({"n": 0})
+    run.finish()
+    assert not (closed / "activations.journal").exists()
+    assert (damaged / "activations.journal").exists()
+    assert (open_writer.folder / "activations.journal").exists()
+    open_writer.close()
+    assert store.EpisodeReader.open(closed).status == "closed"
+
+
 def test_finishing_is_written_down(tmp_path):
     run = make(tmp_path)
     run.finish({"accuracy": 0.5})
