@@ -36,6 +36,8 @@ def as_site(name):
 @pytest.fixture(scope="module")
 def recorded(pair, tokens):
     """Logits and cache of Sonde and of the bridge."""
+    if pair.name == "tiny-plain":
+        pytest.skip("an architecture of Sonde's own, which TransformerLens does not know")
     bridge = boot(pair.folder, pair.network, pair.tokenizer)
     with torch.no_grad():
         _, unasked = bridge.run_with_cache(tokens)
