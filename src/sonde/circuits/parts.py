@@ -13,12 +13,14 @@ Needs a copy of the attention weights; the network itself is changed only while 
 model's lock.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import activations
 
 from sonde.core import errors
 from sonde.models import model as models_model
@@ -79,6 +81,8 @@ class Layer:
         self._given = [_Given() for _ in self._names]
         self._output_name, self._identity = row.o, _Given()
         self._short = isinstance(self.attn, plain.PlainAttention) and width <= SHORT
+        self._bend = _in_place(self._mlp)
+        self._wide: Tensor | None = None
 
     def project(self, stream: Tensor) -> list[Tensor]:
         """Queries, keys and values, each `row pos head d_head`, of a stream that all of them share."""
@@ -102,6 +106,22 @@ class Layer:
         weight = self.weights[letter][head]
         made = torch.mm(normed, weight) if bias is None else torch.addmm(bias[head], normed, weight)
         return made.view(*inputs.shape[:2], -1)
+
+    @property
+    def reads_sums(self) -> bool:
+        """Whether what heads read is not normed, so that a change of it adds to queries, keys and values (`read_more`)."""
+        return isinstance(self.attn_norm, nn.Identity)
+
+    def read_more(
+        self,
+        letter: int,
+        head: int,
+        change: Float[Tensor, "row pos d_model"],
+        before: Float[Tensor, "row pos d_head"],
+    ) -> Float[Tensor, "row pos d_head"]:
+        """Queries (0), keys (1) or values (2) of one head after a change of what it reads."""
+        made = torch.addmm(before.flatten(0, 1), change.flatten(0, 1), self.weights[letter][head])
+        return made.view(before.shape)
 
     def attend(
         self,
@@ -180,8 +200,21 @@ class Layer:
 
     def mlp(self, stream: Tensor) -> Tensor:
         """What the MLP adds to the stream."""
+        if self._bend is not None and not torch.is_grad_enabled():
+            return self._plain_mlp(stream)
         added = self._mlp(self.mlp_norm(stream))
         return added if self._mlp_post is None else self._mlp_post(added)
+
+    def _plain_mlp(self, stream: Tensor) -> Tensor:
+        """The same of a plain MLP, its wide middle in memory that stays: new memory costs more than the activation."""
+        mlp: Any = self._mlp
+        flat = stream.reshape(-1, stream.shape[-1])
+        if self._wide is None or len(self._wide) != len(flat):
+            self._wide = flat.new_empty(len(flat), mlp.fc_in.out_features)
+        torch.addmm(mlp.fc_in.bias, flat, mlp.fc_in.weight.T, out=self._wide)
+        assert self._bend is not None
+        self._bend(self._wide)
+        return torch.addmm(mlp.fc_out.bias, self._wide, mlp.fc_out.weight.T).view_as(stream)
 
 
 class Network:
@@ -251,6 +284,17 @@ def _calls(model: models_model.Model, width: int) -> list[Call]:
         for handle in handles:
             handle.remove()
     return calls
+
+
+def _in_place(mlp: nn.Module) -> Callable[[Tensor], Tensor] | None:
+    """The activation of a plain MLP as a function that changes its input; None for any other."""
+    if not isinstance(mlp, plain.PlainMLP):
+        return None
+    known: dict[type, Callable[[Tensor], Tensor]] = {
+        activations.GELUActivation: torch.ops.aten.gelu_,
+        nn.ReLU: torch.relu_,
+    }
+    return known.get(type(mlp.act))
 
 
 def _slices(tap: taps.Tap) -> tuple[Float[Tensor, "head d_model d_head"], Float[Tensor, "head d_head"] | None]:

@@ -3,7 +3,8 @@
 A `State` is a run under a mask with everything that was read and written on the way. Cutting one more edge then costs
 only what it changes:
 
-1. The destination's input changes by the source's ablated minus its written value. Nothing below is touched.
+1. The destination's input changes by the source's ablated minus its written value. Nothing below is touched. Without a
+   norm before it, queries, keys and values change by the projection of that.
 2. Of an attention layer only the heads concerned are run; of the layers above, only destinations that a changed source
    still has an edge to.
 3. Sources from which no kept edge leads on to the logits are left alone.
@@ -37,7 +38,7 @@ class Cut:
         final: The final stream at the positions that are read.
         written: What changed sources write, by index.
         changes: That, minus what they wrote before.
-        inputs: What destinations of heads read, by layer and place.
+        inputs: What destinations of heads read, by layer and place, where a norm follows.
         parts: Queries (0), keys (1), values (2) and mixed values (3), by layer, letter and head.
         entered: What MLPs read, by layer.
     """
@@ -114,7 +115,7 @@ class State:
                 self._finish(found, [one for index, one in found.changes.items() if self.mask[index, -1]])
             if found.final is not None:
                 found.metric = self._metric(found)
-        work = len(found.entered) + len({layer for layer, _ in found.inputs})
+        work = len(found.entered) + len({layer for layer, _, _ in found.parts})
         self.runner.spent.forwards += work / (2 * self.graph.n_layers) * len(self.batch.pairs)
         return found
 
@@ -158,45 +159,44 @@ class State:
         """Runs the destination with a changed input, and then whatever reads something that changed."""
         layer, place = divmod(destination, self._step)
         if place == self._step - 1:
-            self._run_mlp(found, layer, self._now.entered[layer] + change)
+            self._run_mlp(found, layer, change)
         else:
-            self._run_heads(found, layer, {place: self._now.inputs[layer, place] + change})
+            self._run_heads(found, layer, {place: change})
             self._mlp_after(found, layer)
         for above in range(layer + 1, self.graph.n_layers):
             first = above * self._step
             changed = [index for index in found.changes if index < self.graph.reads[first]]
-            inputs = {
-                place: shifted
+            arriving = {
+                place: total
                 for place in range(self._step - 1)
-                if self.useful[first + place]
-                and (shifted := self._shifted(found, changed, first + place, self._now.inputs[above, place]))
-                is not None
+                if self.useful[first + place] and (total := self._arriving(found, changed, first + place)) is not None
             }
-            if inputs:
-                self._run_heads(found, above, inputs)
+            if arriving:
+                self._run_heads(found, above, arriving)
             self._mlp_after(found, above)
 
-    def _shifted(self, found: Cut, changed: list[int], destination: int, before: Tensor) -> Tensor | None:
-        """What a destination reads with what changed; None if nothing of it arrives there."""
+    def _arriving(self, found: Cut, changed: list[int], destination: int) -> Tensor | None:
+        """What changes in all that a destination reads; None if nothing does."""
         arriving = [found.changes[index] for index in changed if self.mask[index, destination]]
-        if not arriving:
-            return None
-        after = before + arriving[0]
-        for one in arriving[1:]:
-            after += one
-        return after
+        if len(arriving) < 2:
+            return arriving[0] if arriving else None
+        total = arriving[0] + arriving[1]
+        for one in arriving[2:]:
+            total += one
+        return total
 
     def _mlp_after(self, found: Cut, layer: int) -> None:
         """Runs the MLP of a layer if it reads something that changed."""
         column = (layer + 1) * self._step - 1
         if self.useful[column]:
             changed = [index for index in found.changes if index < self.graph.reads[column]]
-            entered = self._shifted(found, changed, column, self._now.entered[layer])
-            if entered is not None:
-                self._run_mlp(found, layer, entered)
+            arriving = self._arriving(found, changed, column)
+            if arriving is not None:
+                self._run_mlp(found, layer, arriving)
 
-    def _run_mlp(self, found: Cut, layer: int, entered: Tensor) -> None:
-        found.entered[layer] = entered
+    def _run_mlp(self, found: Cut, layer: int, change: Tensor) -> None:
+        """Runs the MLP of a layer with what it reads changed."""
+        found.entered[layer] = entered = self._now.entered[layer] + change
         self._write(found, (layer + 1) * (self.graph.n_heads + 1), self._layers[layer].mlp(entered))
 
     def _write(self, found: Cut, index: int, value: Tensor) -> None:
@@ -204,13 +204,17 @@ class State:
             found.written[index] = value
             found.changes[index] = value - self._now.written[index]
 
-    def _run_heads(self, found: Cut, layer: int, inputs: dict[int, Tensor]) -> None:
-        """Runs the heads that read new inputs, with all that share keys and values with them."""
+    def _run_heads(self, found: Cut, layer: int, arriving: dict[int, Tensor]) -> None:
+        """Runs the heads that read something changed, with all that share keys and values with them."""
         network, groups = self._layers[layer], set()
-        for place, value in inputs.items():
+        for place, change in arriving.items():
             letter, head = self._places[place]
-            found.inputs[layer, place] = value
-            found.parts[layer, letter, head] = network.read_one(letter, head, value)
+            key = (layer, letter, head)
+            if network.reads_sums:
+                found.parts[key] = network.read_more(letter, head, change, self._now.parts[key])
+            else:
+                found.inputs[layer, place] = value = self._now.inputs[layer, place] + change
+                found.parts[key] = network.read_one(letter, head, value)
             groups.add(head if letter else head // self._group)
         some = sorted(groups)
         if network.one_by_one:
