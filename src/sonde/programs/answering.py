@@ -4,8 +4,12 @@ The runner opens models by name with `open_model`. Give it another opener to put
 behind a server, or one whose ability is known, to test an experiment with. Costs what generating costs.
 """
 
+import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, runtime_checkable
+
+if TYPE_CHECKING:
+    from sonde.models import requests
 
 
 class Sampling(TypedDict):
@@ -47,11 +51,22 @@ class ModelAnswerer:
         self.model = model
 
     def ask(self, prompts: Sequence[str], sampling: Sampling) -> list[str]:
-        """Generates for all prompts as one batch, and from nothing: earlier batches leave no trace in the last bits."""
+        """Generates for all prompts as one batch, and from nothing: earlier batches leave no trace in the last bits.
+
+        Each prompt draws from a seed of its own, which does not depend on what stands beside it.
+        """
         self.model.pool.entries.clear()
+        batch = [self._request(prompt, sampling) for prompt in prompts]
         with self.model.packed():
-            answers = self.model.generate(list(prompts), **sampling)
+            answers = self.model.wait(self.model.submit(batch), batch)
         return [answer.text for answer in answers]
+
+    def _request(self, prompt: str, sampling: Sampling) -> "requests.Request":
+        from sonde.models import requests
+
+        seed = zlib.crc32(prompt.encode(), sampling["seed"])
+        own = requests.Sampling(**{**sampling, "seed": seed})
+        return self.model.request(tuple(self.model.tokenizer.encode(prompt)), own)
 
     def close(self) -> None:
         """Frees weights and caches."""

@@ -306,3 +306,13 @@ def test_a_models_batches_do_not_depend_on_what_was_asked_before(llama):
     assert answerer.ask(texts, sampling)[:3] == first
     assert answerer.ask(texts[:3], sampling) == first
     assert [len(text) > 0 for text in first] == [True] * 3
+
+
+def test_each_prompt_draws_from_a_seed_of_its_own_whatever_stands_beside_it(llama):
+    answerer = answering.ModelAnswerer(llama)
+    texts = [f"x = {number}\n" for number in range(8)]
+    sampling = {"max_new_tokens": 4, "temperature": 1e6, "seed": 0}  # so hot that a seed alone decides
+    said = answerer.ask(texts, sampling)
+    assert len(set(said)) == 8
+    assert answerer.ask(texts[5:], sampling) == said[5:]
+    assert answerer.ask(texts, {**sampling, "seed": 1}) != said
