@@ -113,17 +113,6 @@ class Graph:
             raise errors.RequestError(f"no edge {name!r}: {source} is not computed before {destination} reads")
         return i, j
 
-    def layer_of(self, name: str) -> int | None:
-        """The layer of a source or destination; None for `input` and `logits`."""
-        if name in (INPUT, LOGITS):
-            return None
-        found = _PLACE.fullmatch(name)
-        if found is None:
-            raise errors.RequestError(
-                f"no place {name!r} in a graph; places are like input, a0.h1, a0.h1<q>, m0, logits"
-            )
-        return int(found["attn"] or found["mlp"] or 0)
-
     def nodes_of(self, destination: str) -> tuple[str, ...]:
         """The sources whose reading a destination is: a head, the heads that share a key or value, an MLP."""
         found = _PLACE.fullmatch(destination)

@@ -53,12 +53,6 @@ def test_an_edge_that_is_not_there_is_an_error_that_helps(name, message):
         SMALL.edge(name)
 
 
-def test_layers_are_read_off_names():
-    assert [SMALL.layer_of(name) for name in ("input", "a1.h2<k>", "m0", "logits")] == [None, 1, 0, None]
-    with pytest.raises(errors.RequestError, match="no place"):
-        SMALL.layer_of("b3")
-
-
 def test_merging_gives_a_head_the_keys_and_values_of_its_group():
     circuit = circuits_graph.Circuit.of(SMALL, ["input->a0.h1<k>", "a0.h2->a1.h0<q>", "m1->logits"])
     assert circuit.merged().names == ("input->a0.h2", "input->a0.h3", "a0.h2->a1.h0", "m1->logits")
