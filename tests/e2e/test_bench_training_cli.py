@@ -53,7 +53,7 @@ def test_an_empty_circuit_is_a_warning_with_the_usable_range(here):
     ("words", "said"),
     [
         ("run acdc -i 3 --tracr --treshold 0.1", "No such option"),
-        ("run acdc -i 3", "give one of --tracr, --siit-weights and --interp-bench"),
+        ("run acdc -i 3", "give one of --tracr, --siit-weights, --interp-bench and --folder"),
         ("run acdc --tracr", "name a case with -i"),
         ("train iit -i 3 --siit-sampling every", "none of individual, sample_all, all"),
         ("eval realism -i 3 --siit-weights 510", "none of iit, iit_acdc"),

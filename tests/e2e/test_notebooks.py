@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
-NAMES = ("trajectories", "twenty_questions")
+NAMES = ("bench", "trajectories", "twenty_questions")
 DATA = [path for path in sorted((FOLDER / "data").rglob("*")) if path.is_file()]
 TEXTS = [*(FOLDER / f"{name}.ipynb" for name in NAMES), *(path for path in DATA if path.suffix in (".json", ".jsonl"))]
 #: Folders of somebody's machine; `/` after a letter or a point is a path within the project, or a fraction.

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sonde._cli import bench_train
+from sonde._cli import bench_board, bench_train
 
 EXAMPLES = "Examples: sonde bench cases · sonde bench cases --group core · sonde bench cases 3 · sonde bench cases 3 --out case.svg"
 FOLDER = Path("results") / "cases"
@@ -21,7 +21,7 @@ def bench() -> None:
 @app.command(epilog=EXAMPLES)
 def cases(
     number: Annotated[int | None, typer.Argument(metavar="[ID]", help="A case to show; none for the list.")] = None,
-    group: Annotated[str, typer.Option(help="Which to list: all, released, core.")] = "all",
+    group: Annotated[str, typer.Option(help="Which to list: all, released, core, trajectory.")] = "all",
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to draw the circuit, .svg or .png. results/cases/ID.svg.")
     ] = None,
@@ -30,7 +30,7 @@ def cases(
     if number is None:
         if out is not None:
             raise typer.BadParameter("name a case to draw its circuit", param_hint="--out")
-        _list(group)
+        _list_trajectories() if group == "trajectory" else _list(group)
     else:
         _show(number, out or FOLDER / f"{number}.svg")
 
@@ -52,6 +52,25 @@ def _list(group: str) -> None:
         )
     columns = ("id", "case", "group", "kind", "causal", "input", "components", "task")
     caption = f"{len(rows)} cases. Lengths count BOS. One of them: sonde bench cases ID."
+    console.Console().print(terminal.table(page.Table(columns, tuple(rows), caption)))
+
+
+def _list_trajectories() -> None:
+    from rich import console
+
+    from sonde.bench import trajectories
+    from sonde.report import page, terminal
+
+    rows = []
+    for case in trajectories.family():
+        truth, nodes = case.truth, " ".join(case.compiled.components)
+        rows.append(
+            (case.name, str(case.steps), str(truth.step), f"{truth.rests[1]} on {truth.rests[0]}", truth.carrier, nodes)
+        )
+    columns = ("case", "steps", "decides", "rests", "carried by", "components")
+    caption = (
+        f"{len(rows)} games with a compiled player: sonde.bench.trajectories.Case(steps, key_step). Steps count from 0."
+    )
     console.Console().print(terminal.table(page.Table(columns, tuple(rows), caption)))
 
 
@@ -96,3 +115,4 @@ def _words(values: tuple[Any, ...]) -> str:
 
 
 bench_train.register(app)
+bench_board.register(app)

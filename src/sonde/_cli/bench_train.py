@@ -10,6 +10,7 @@ from sonde._cli import screens
 
 TRAINING = (
     "Examples: sonde bench train iit -i 3 --epochs 30 -s 0.4 -iit 1 -b 1 --early-stop · sonde bench train ioi --early-stop · "
+    "sonde bench train ioi --next-token --early-stop · "
     "sonde bench train core --seeds 0,1 --out DIR"
 )
 RUNNING = (
@@ -30,12 +31,13 @@ Iit = Annotated[float, typer.Option("-iit", "--iit-weight", min=0, help="Weight 
 Behaviour = Annotated[float, typer.Option("-b", "--behaviour-weight", min=0, help="Weight of the plain loss.")]
 Epochs = Annotated[int, typer.Option(min=1, help="At most so many.")]
 Rate = Annotated[float, typer.Option("--lr", min=0, help="The learning rate at its highest.")]
-Way = Annotated[str, typer.Option("--siit-sampling", help="Strict swaps: individual, sample_all, all.")]
+Way = Annotated[str, typer.Option("--siit-sampling", help="Strict swaps: individual, sample_all, all, mixed.")]
 Early = Annotated[bool, typer.Option("--early-stop", help="Stop a seed when all three accuracies reach --threshold.")]
 Good = Annotated[float, typer.Option("--threshold", min=0, max=1, help="What is good enough.")]
 Seeds = Annotated[str, typer.Option(help="Seeds, as 0,1,2 or 0:8; all are trained at once.")]
 Separate = Annotated[bool, typer.Option("--separate-steps", help="A step of the optimiser for each loss.")]
 SamePlace = Annotated[bool, typer.Option("--same-place", help="Nodes stand where they stand in the program.")]
+Detached = Annotated[bool, typer.Option("--detached", help="No gradient through what is swapped in, as published.")]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where; a run that is there goes on. results/bench.")]
 
 
@@ -43,9 +45,9 @@ def _recipe(*, seeds: str, early_stop: bool, threshold: float, **given: Any) -> 
     from sonde.bench import siit, training
     from sonde.core import errors
 
-    if given["way"] not in siit.STRICT:
+    if given["way"] not in siit.WAYS:
         raise typer.BadParameter(
-            f"{given['way']!r} is none of {', '.join(siit.STRICT)}{errors.suggest(given['way'], siit.STRICT)}",
+            f"{given['way']!r} is none of {', '.join(siit.WAYS)}{errors.suggest(given['way'], siit.WAYS)}",
             param_hint="--siit-sampling",
         )
     numbers = screens.whole_numbers(seeds, "--seeds") or [0]
@@ -55,56 +57,60 @@ def _recipe(*, seeds: str, early_stop: bool, threshold: float, **given: Any) -> 
 @train.command("iit", epilog=TRAINING)
 def train_iit(
     indices: Case,
-    epochs: Epochs = 60,
+    epochs: Epochs = 4,
     strict_weight: Strict = 0.4,
     iit_weight: Iit = 1.0,
     behaviour_weight: Behaviour = 1.0,
     early_stop: Early = False,
     threshold: Good = 0.999,
-    lr: Rate = 5e-3,
-    siit_sampling: Way = "sample_all",
+    lr: Rate = 1e-2,
+    siit_sampling: Way = "mixed",
     seeds: Seeds = "0",
     separate_steps: Separate = False,
     same_place: SamePlace = False,
+    detached: Detached = False,
     out: Out = None,
 ) -> None:
     """Train models to compute what a case's program computes, node by node, and nothing elsewhere."""
     _train(
         indices, out, seeds=seeds, early_stop=early_stop, threshold=threshold, epochs=epochs, strict=strict_weight,
         iit=iit_weight, behaviour=behaviour_weight, rate=lr, way=siit_sampling, separate=separate_steps,
-        same_place=same_place,
+        same_place=same_place, detached=detached,
     )  # fmt: skip
 
 
 @train.command("ioi", epilog=TRAINING)
 def train_ioi(
-    epochs: Epochs = 60,
+    next_token: Annotated[bool, typer.Option("--next-token", help="The model that says every next word.")] = False,
+    epochs: Epochs = 4,
     strict_weight: Strict = 0.4,
     iit_weight: Iit = 1.0,
     behaviour_weight: Behaviour = 1.0,
     early_stop: Early = False,
     threshold: Good = 0.999,
     lr: Rate = 1e-3,
-    siit_sampling: Way = "sample_all",
+    siit_sampling: Way = "mixed",
     seeds: Seeds = "0",
     separate_steps: Separate = False,
     same_place: SamePlace = False,
+    detached: Detached = False,
     out: Out = None,
 ) -> None:
     """Train models to solve indirect object identification with three known nodes."""
     _train(
-        "ioi", out, seeds=seeds, early_stop=early_stop, threshold=threshold, epochs=epochs, strict=strict_weight,
+        "ioi_next_token" if next_token else "ioi", out, seeds=seeds, early_stop=early_stop, threshold=threshold, epochs=epochs, strict=strict_weight,
         iit=iit_weight, behaviour=behaviour_weight, rate=lr, way=siit_sampling, separate=separate_steps,
-        same_place=same_place,
+        same_place=same_place, detached=detached,
     )  # fmt: skip
 
 
 @train.command("core", epilog=TRAINING)
 def train_core(
     seeds: Seeds = "0,1",
-    epochs: Epochs = 60,
+    epochs: Epochs = 2,
+    strict_weight: Strict = 1.0,
     threshold: Good = 0.999,
-    lr: Rate = 5e-3,
+    lr: Rate = 1e-2,
     only: Annotated[str | None, typer.Option(help="Only these cases, as 3,7,14.")] = None,
     group: Annotated[str, typer.Option(help="Which cases: core, released, all.")] = "core",
     out: Out = None,
@@ -117,7 +123,7 @@ def train_core(
     which: Any = group
     ids = screens.whole_numbers(only, "--only") or cases.ids(which)
     recipe = _recipe(
-        seeds=seeds, early_stop=True, threshold=threshold, epochs=epochs, rate=lr, way="sample_all"
+        seeds=seeds, early_stop=True, threshold=threshold, epochs=epochs, rate=lr, way="mixed", strict=strict_weight
     )  # fmt: skip
     screen, folder = console.Console(), out or shipped.RESULTS / "suite"
 
@@ -157,27 +163,37 @@ def _line(one: Any) -> str:
 # ------------------------------------------------------------------------------------------------ subjects
 
 Index = Annotated[
-    str | None, typer.Option("--indices", "-i", metavar="ID", help="A case, or ioi; none for all embedded.")
+    str | None,
+    typer.Option("--indices", "-i", metavar="ID", help="A case, ioi or ioi_next_token; none for all embedded."),
 ]
 Tracr = Annotated[bool, typer.Option("--tracr", help="The compiled model.")]
 Weights = Annotated[int | None, typer.Option("--siit-weights", help="A model trained here: 10 iit + 100 b + 1000 s.")]
 Embedded = Annotated[bool, typer.Option("--interp-bench", help="The models that come with Sonde.")]
+Published = Annotated[
+    Path | None, typer.Option("--folder", metavar="DIR", help="Published InterpBench models; see docs, Experiments.")
+]
 Seed = Annotated[int, typer.Option(min=0, help="Of the trained model and of the pairs.")]
 Pairs = Annotated[int, typer.Option(min=2, help="Pairs of inputs.")]
-Metric = Annotated[str | None, typer.Option(help="kl, mse, mae …; kl, or mse for numbers.")]
+Metric = Annotated[str | None, typer.Option(help="kl, mse, mae, answer_diff …; kl, or mse for numbers.")]
 Where = Annotated[Path, typer.Option(metavar="DIR", help="Where the output goes.")]
 RUNS, EVALS = Path("results") / "run", Path("results") / "eval"
 
 
-def _subjects(index: str | None, tracr: bool, weights: int | None, embedded: bool, seed: int) -> Any:
+def _subjects(
+    index: str | None, tracr: bool, weights: int | None, embedded: bool, folder: Path | None, seed: int
+) -> Any:
     """The models that were asked for, one after the other."""
-    from sonde.bench import shipped
+    from sonde.bench import roster, shipped
 
-    if tracr + (weights is not None) + embedded != 1:
-        raise typer.BadParameter("give one of --tracr, --siit-weights and --interp-bench", param_hint="--siit-weights")
-    if index is None and not embedded:
-        raise typer.BadParameter("name a case with -i (only --interp-bench runs all)", param_hint="-i")
-    if index is None:
+    if tracr + (weights is not None) + embedded + (folder is not None) != 1:
+        raise typer.BadParameter(
+            "give one of --tracr, --siit-weights, --interp-bench and --folder", param_hint="--siit-weights"
+        )
+    if folder is not None:
+        yield from (entry.subject() for entry in roster.folder_of(folder, cases=None if index is None else [index]))
+    elif index is None and not embedded:
+        raise typer.BadParameter("name a case with -i (only --interp-bench and --folder run all)", param_hint="-i")
+    elif index is None:
         chosen = [case for case, number in shipped.list_embedded() if number == seed]
         if not chosen:
             shipped.embedded("3", seed=seed)  # says what there is and how to train
@@ -219,6 +235,7 @@ def run_acdc(
     tracr: Tracr = False,
     siit_weights: Weights = None,
     interp_bench: Embedded = False,
+    folder: Published = None,
     threshold: Annotated[float, typer.Option(help="The rise of the loss from which on an edge is kept.")] = 0.01,
     metric: Metric = None,
     pairs: Pairs = 200,
@@ -226,7 +243,7 @@ def run_acdc(
     out: Where = RUNS,
 ) -> None:
     """Run ACDC: cut edges one by one and leave cut what is not missed."""
-    subjects = _subjects(indices, tracr, siit_weights, interp_bench, seed)
+    subjects = _subjects(indices, tracr, siit_weights, interp_bench, folder, seed)
     _run("acdc", subjects, out, pairs=pairs, tau=threshold, metric=metric, seed=seed)
 
 
@@ -236,6 +253,7 @@ def run_sp(
     tracr: Tracr = False,
     siit_weights: Weights = None,
     interp_bench: Embedded = False,
+    folder: Published = None,
     edgewise: Annotated[bool, typer.Option("--edgewise", help="A mask for every edge, not every node.")] = False,
     lambda_reg: Annotated[float, typer.Option(min=0, help="How much a kept part costs.")] = 1.0,
     epochs: Annotated[int, typer.Option(min=1, help="Steps of learning the masks.")] = 200,
@@ -245,8 +263,17 @@ def run_sp(
     out: Where = RUNS,
 ) -> None:
     """Run subnetwork probing: learn which nodes or edges can be masked."""
-    subjects, method = _subjects(indices, tracr, siit_weights, interp_bench, seed), "sp-edges" if edgewise else "sp"
-    _run(method, subjects, out, pairs=pairs, penalty=lambda_reg, steps=epochs, metric=metric, seed=seed)
+    subjects = _subjects(indices, tracr, siit_weights, interp_bench, folder, seed)
+    _run(
+        "sp-edges" if edgewise else "sp",
+        subjects,
+        out,
+        pairs=pairs,
+        penalty=lambda_reg,
+        steps=epochs,
+        metric=metric,
+        seed=seed,
+    )
 
 
 @run.command("eap", epilog=RUNNING)
@@ -255,6 +282,7 @@ def run_eap(
     tracr: Tracr = False,
     siit_weights: Weights = None,
     interp_bench: Embedded = False,
+    folder: Published = None,
     integrated_grad_steps: Annotated[int, typer.Option(min=0, help="Inputs to average over; 0 for plain EAP.")] = 0,
     threshold: Annotated[float | None, typer.Option(help="Edges that score at least this make a circuit.")] = None,
     metric: Metric = None,
@@ -263,8 +291,9 @@ def run_eap(
     out: Where = RUNS,
 ) -> None:
     """Run edge attribution patching, with integrated gradients if asked for."""
-    subjects = _subjects(indices, tracr, siit_weights, interp_bench, seed)
+    subjects = _subjects(indices, tracr, siit_weights, interp_bench, folder, seed)
     method, own = ("eap-ig", {"steps": integrated_grad_steps}) if integrated_grad_steps else ("eap", {})
+    metric = metric or (None if integrated_grad_steps else "answer_diff")  # plain EAP needs a slope at the clean run
     _run(method, subjects, out, pairs=pairs, threshold=threshold, metric=metric, seed=seed, **own)
 
 
@@ -273,6 +302,7 @@ def evaluate(
     indices: Index = None,
     siit_weights: Weights = None,
     interp_bench: Embedded = False,
+    folder: Published = None,
     threshold: Annotated[float, typer.Option(help="ACDC's, for iit_acdc and ioi_acdc.")] = 0.01,
     circuit: Annotated[Path | None, typer.Option(metavar="FILE", help="A circuit.json, for node_realism.")] = None,
     ablation: Annotated[str, typer.Option(help="What stands for nodes outside: mean, zero.")] = "mean",
@@ -294,8 +324,8 @@ def evaluate(
         )
     if (what == "node_realism") != (circuit is not None):
         raise typer.BadParameter("node_realism, and only that, takes a --circuit", param_hint="--circuit")
-    index, screen = "ioi" if what.startswith("ioi") else indices, console.Console()
-    for subject in _subjects(index, False, siit_weights, interp_bench, seed):
+    index, screen = indices or ("ioi" if what.startswith("ioi") else None), console.Console()
+    for subject in _subjects(index, False, siit_weights, interp_bench, folder, seed):
         with subject.model as _:
             if what.endswith("acdc"):
                 found = finding.run(subject, "acdc", out / what / subject.name, pairs=pairs, tau=threshold, seed=seed)
@@ -328,9 +358,10 @@ def _show(screen: Any, result: dict[str, Any], path: Path) -> None:
         if isinstance(value, int | float | str):
             _say(screen, f"{name}: {_number(value)}")
     if effects := result.get("effects"):
-        columns = ("node", "program", "resample", "mean", "zero")
+        columns = ("node", "program", "resample", "kl", "mean", "zero")
+        columns = tuple(name for name in columns if any(row[name] is not None for row in effects))  # numbers have no kl
         rows = tuple(tuple(_number(row[name]) for name in columns) for row in effects)
-        screen.print(terminal.table(page.Table(columns, rows, "Shares of answers that change.")))
+        screen.print(terminal.table(page.Table(columns, rows, "Shares of answers that change; kl in nats.")))
     _say(screen, f"Output: {path}")
 
 

@@ -28,6 +28,9 @@ Options = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="Another option of the method, such as tau=0.01."),
 ]
+MethodFile = Annotated[
+    list[Path] | None, typer.Option(metavar="FILE", help="A Python file that registers a method of your own.")
+]
 Holdout = Annotated[bool, typer.Option(help="Judge on other pairs than those that gave the scores.")]
 Signed = Annotated[bool, typer.Option("--signed", help="Keep high scores, not high absolute ones: harmful edges go.")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Pairs that go through the model together.")]
@@ -56,6 +59,13 @@ def find(
     view: Annotated[
         str, typer.Option(help="How the circuit is drawn: split or merged queries, keys, values.")
     ] = "split",
+    minimality: Annotated[
+        int, typer.Option(min=0, help="Take so many edges out of the circuit, one at a time: is each one needed?")
+    ] = 0,
+    completeness: Annotated[
+        int, typer.Option(min=0, help="Take so many random halves out of circuit and model: do both lose alike?")
+    ] = 0,
+    method_file: MethodFile = None,
     seed: Seed = 0,
     out: Out = None,
 ) -> None:
@@ -79,8 +89,9 @@ def find(
         task=task, pairs=pairs, metric=metric, ablation=ablation, steps=steps, option=option, holdout=holdout,
         signed=signed, batch_size=batch_size, seed=seed,
     )  # fmt: skip
+    _load(method_file)
     how = {"n_edges": edges, "share": share, "threshold": threshold}
-    _search(model, [method], settings, out, how=how, view=view)
+    _search(model, [method], settings, out, how=how, view=view, checks=(minimality, completeness))
 
 
 @app.command(epilog=EXAMPLES)
@@ -98,17 +109,19 @@ def compare(
     holdout: Holdout = True,
     signed: Signed = False,
     batch_size: BatchSize = None,
+    method_file: MethodFile = None,
     seed: Seed = 0,
     out: Out = None,
 ) -> None:
     """Compare circuit finders on one task: one table, and one figure of faithfulness curves.
 
-    All methods score the same pairs and are judged on the same others; intervals are over clusters of pairs (templates).
+    All methods score the same pairs and are judged on the same others; intervals are over clusters of pairs (templates). A method of
+    your own joins them with --method-file.
 
     Everything finished is on disk: the same command with --out DIR goes on where it was stopped, and more methods there
     are added to those that are done.
     """
-    names = [name.strip() for name in methods.split(",")]
+    names = [*(name.strip() for name in methods.split(",")), *_load(method_file)]
     settings = _settings(
         task=task, pairs=pairs, metric=metric, ablation=ablation, steps=steps, option=option, holdout=holdout,
         signed=signed, batch_size=batch_size, seed=seed,
@@ -117,13 +130,15 @@ def compare(
 
 
 @app.command("methods")
-def list_methods() -> None:
+def list_methods(method_file: MethodFile = None) -> None:
     """List the circuit finders."""
     from sonde.circuits import registry
     from sonde.report import page
 
+    _load(method_file)
     rows = tuple(registry.methods().items())
-    _print_table(page.Table(("method", "what it does"), rows, "Your own: sonde.circuits.registry.register."))
+    caption = "Your own: sonde.circuits.registry.register in a file, and --method-file FILE."
+    _print_table(page.Table(("method", "what it does"), rows, caption))
 
 
 @app.command("tasks")
@@ -135,6 +150,13 @@ def list_tasks() -> None:
     rows = tuple((name, (make.__doc__ or "").strip().splitlines()[0]) for name, make in tasks.TASKS.items())
     caption = 'Your own: --task FILE.jsonl, a line {"clean": …, "corrupt": …, "answer": …, "wrong": …} per pair.'
     _print_table(page.Table(("task", "what it asks"), rows, caption))
+
+
+def _load(files: list[Path] | None) -> list[str]:
+    """Registers the methods of files; their names."""
+    from sonde.circuits import method_files
+
+    return list(method_files.load_all(files or ()))
 
 
 def _settings(*, steps: int | None, option: list[str] | None, signed: bool, **given: Any) -> Any:
@@ -163,6 +185,7 @@ def _search(
     *,
     how: dict[str, Any] | None = None,
     view: str = "split",
+    checks: tuple[int, int] = (0, 0),
 ) -> None:
     """Runs a search, or takes it up, and shows what it found; `how` chooses a circuit of the only method."""
     from rich import console
@@ -182,7 +205,39 @@ def _search(
         chosen = None if how is None else found.chosen(methods[0], **how)
         view_of: Any = view
         path = report.write(found, chosen=chosen, view=view_of, command=shlex.join(["sonde", *sys.argv[1:]]))
+        said = _checked(screen, search, chosen, folder, checks) if any(checks) else []
     _show(screen, found, chosen, path)
+    for text in said:
+        _say(screen, text)
+
+
+def _checked(screen: Any, search: Any, chosen: Any, folder: Path, checks: tuple[int, int]) -> list[str]:
+    """Minimality and completeness of the circuit, in words; written to checks.json."""
+    import dataclasses
+    import json
+
+    if chosen is None or not len(chosen.circuit):
+        return []
+    judge, found, said = search.judge, {}, []
+    with screens.bars(screen) as told:
+        if checks[0]:
+            one = judge.minimality(chosen.circuit, most=checks[0], seed=search.settings.seed, tell=told)
+            found["minimality"] = dataclasses.asdict(one)
+            most = ", ".join(f"{name} {fall:.3g}" for name, fall in list(one.falls.items())[:3])
+            said.append(
+                f"Minimality: {len(one.falls)} of {one.n_edges} edges taken out one at a time; for {one.idle():.0%} of them f changes by "
+                f"less than 0.001. f falls most without {most}."
+            )
+        if checks[1]:
+            two = judge.completeness(chosen.circuit, parts=checks[1], seed=search.settings.seed, tell=told)
+            found["completeness"] = dataclasses.asdict(two) | {"gaps": list(two.gaps)}
+            said.append(
+                f"Completeness: over {len(two.gaps)} random halves, circuit and model without them differ in f by "
+                f"{sum(two.gaps) / len(two.gaps):.3g} on average, {max(two.gaps):.3g} at most; the model without the whole circuit "
+                f"has f = {two.without:.3g}."
+            )
+    (folder / "checks.json").write_text(json.dumps(found, indent=1))
+    return [*said, f"Checks: {folder / 'checks.json'}"]
 
 
 def _check_edges(wanted: int | None, there: int) -> None:
@@ -198,7 +253,7 @@ def _estimate(screen: Any, search: Any, seconds: dict[str, float | None]) -> Non
     _say(
         screen,
         f"{search.graph.n_edges:,} edges; {len(search.scoring)} pairs score, {len(search.judging)} judge. About "
-        f"{screens.span(sum(known))} to go ({each}).",
+        f"{screens.span(float(sum(known)))} to go ({each}).",
     )
 
 

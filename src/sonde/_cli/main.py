@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from sonde._cli import bench, circuits, play, programs, runs, study, trace
+from sonde._cli import bench, circuits, lab, play, programs, runs, study, trace
 from sonde.core import errors
 
 
@@ -50,6 +50,7 @@ app.add_typer(programs.app, name="programs")
 app.add_typer(trace.app, name="trace")
 app.add_typer(bench.app, name="bench")
 app.add_typer(circuits.app, name="circuits")
+app.add_typer(lab.app, name="lab")
 app.add_typer(runs.app, name="runs")
 
 

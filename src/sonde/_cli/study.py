@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sonde._cli import screens, study_binding, study_critical
+from sonde._cli import screens, study_binding, study_critical, study_layers
 
 MODEL = "smollm2-135m-instruct"
 EXAMPLES = (
@@ -17,6 +17,7 @@ app = typer.Typer(
 )
 app.command("critical-steps", epilog=study_critical.EXAMPLES)(study_critical.critical_steps)
 app.command("binding", epilog=study_binding.EXAMPLES)(study_binding.binding)
+app.command("layers", epilog=study_layers.EXAMPLES)(study_layers.layers)
 
 
 @app.command("20q", epilog=EXAMPLES)

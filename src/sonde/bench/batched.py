@@ -166,17 +166,20 @@ class Found:
 
 
 def draw(shape: Shape, seeds: Sequence[int]) -> Float[Tensor, "seed parameter"]:
-    """Fresh weights, normal with a deviation of 0.8 / sqrt(d_model); biases are 0. A seed's row is its own."""
+    """Fresh weights, normal with a deviation of 0.8 / sqrt(d_model), embeddings three times that; biases are 0.
+
+    A seed's row is its own. Larger embeddings make heads look somewhere sooner.
+    """
     rows = []
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
-        parts = [
+        drawn = [
             torch.zeros(size)
             if name.endswith("bias")
-            else torch.randn(size, generator=generator) * 0.8 * shape.d_model**-0.5
+            else torch.randn(size, generator=generator) * (2.4 if "embed" in name else 0.8) * shape.d_model**-0.5
             for name, size in shape.parameters.items()
         ]
-        rows.append(torch.cat([part.flatten() for part in parts]))
+        rows.append(torch.cat([part.flatten() for part in drawn]))
     return torch.stack(rows)
 
 
@@ -189,7 +192,7 @@ def to_plain(shape: Shape, row: Float[Tensor, "parameter"]) -> plain.PlainForCau
 
 def named(shape: Shape, row: Float[Tensor, "parameter"]) -> dict[str, Tensor]:
     """A model's parameters by name."""
-    return {name: part[0] for name, part in _parts(shape, row.detach()[None].clone()).items()}
+    return {name: part[0] for name, part in parts(shape, row.detach()[None].clone()).items()}
 
 
 def from_plain(hf: plain.PlainForCausalLM) -> Float[Tensor, "1 parameter"]:
@@ -223,7 +226,7 @@ def run(
     groups: int = 1,
 ) -> Found:
     """Runs every model on the same tokens, once per group of swaps."""
-    values, (rows, length) = _parts(shape, weights), tokens.shape
+    values, (rows, length) = parts(shape, weights), tokens.shape
     hot = F.one_hot(tokens.T.flatten(), shape.d_vocab).T.to(weights.dtype)
     stream = values["model.embed_tokens.weight"].transpose(1, 2) @ hot
     places = values["model.embed_positions.weight"][:, :length].transpose(1, 2)
@@ -249,7 +252,8 @@ def run(
     return Found(logits.permute(0, 3, 4, 2, 1), Kept(tuple(heads), tuple(mlps)))
 
 
-def _parts(shape: Shape, weights: Float[Tensor, "seed parameter"]) -> dict[str, Tensor]:
+def parts(shape: Shape, weights: Float[Tensor, "seed parameter"]) -> dict[str, Tensor]:
+    """The parameters of all models by name: views."""
     sizes = shape.parameters
     pieces = weights.split(
         [math.prod(size) for size in sizes.values()], dim=1

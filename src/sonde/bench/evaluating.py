@@ -6,7 +6,8 @@
 
 `iit`: for every node of the trained model, the share of answers that change when its output is taken from another input
 (only answers for which the two inputs' labels differ count, so a node that decides everything has 1), becomes its mean, or
-zero. Nodes outside the circuit should have no effect.
+zero. Nodes outside the circuit should have no effect. `kl` says the same without a verdict on answers: how far, in nats, the
+distribution over answers moves from the model's own when the node has its output of the other input, on the same answers.
 `gt_node_realism`, `node_realism`: all nodes outside the true (or a found) circuit get their mean, or zero; of the answers that
 were right, which share stays right?
 `iit_acdc`: the circuit that ACDC finds at a threshold against the true one; queries, keys and values of a head are merged.
@@ -41,6 +42,7 @@ class Effect:
         resample: Share of answers that change with its output of another input, among those whose labels differ.
         mean: Share of answers that change with its mean output.
         zero: Share of answers that change without it.
+        kl: Mean divergence of the answers' distribution with its output of another input; None where answers are numbers.
     """
 
     node: str
@@ -48,6 +50,7 @@ class Effect:
     resample: float
     mean: float
     zero: float
+    kl: float | None
 
 
 class Bench:
@@ -71,7 +74,8 @@ class Bench:
         )
         with torch.no_grad():
             self.there = batched.run(self.shape, self.weights, self.other).kept
-            self.plain = self.read(batched.run(self.shape, self.weights, self.base).logits[0, 0])
+            self.logits = batched.run(self.shape, self.weights, self.base).logits[0, 0]
+        self.plain = self.read(self.logits)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -85,11 +89,20 @@ class Bench:
 
     def ablated(self, nodes: Iterable[str], there: batched.Kept) -> Shaped[Tensor, "row counted"]:
         """Answers with the outputs of nodes replaced."""
+        return self.read(self.without(nodes, there))
+
+    def without(self, nodes: Iterable[str], there: batched.Kept) -> Float[Tensor, "row pos d_out"]:
+        """Logits with the outputs of nodes replaced."""
         chosen = torch.tensor([name in set(nodes) for name in self.nodes])
         masks = chosen.expand(1, 1, len(self.base), -1)
         with torch.no_grad():
             found = batched.run(self.shape, self.weights, self.base, swap=batched.Swap(there, masks))
-        return self.read(found.logits[0, 0])
+        return found.logits[0, 0]
+
+    def divergence(self, logits: Float[Tensor, "row pos d_out"]) -> Float[Tensor, "row counted"]:
+        """How far the distribution over answers is from the model's own, in nats."""
+        mine, other = (one[:, self.task.counted].log_softmax(dim=-1) for one in (self.logits, logits))
+        return (mine.exp() * (mine - other)).sum(dim=-1).clamp(min=0)
 
     def values(self, ablation: str) -> batched.Kept:
         """Outputs to replace nodes' by: means over the other inputs' rows, or zeros.
@@ -124,13 +137,16 @@ def iit(subject: shipped.Subject, *, rows: int = 1000, seed: int = 0) -> dict[st
     values = {name: bench.values(name) for name in ABLATIONS}
     effects = []
     for node in bench.nodes:
-        swapped = bench.differ(bench.ablated([node], bench.there), bench.labels)
+        logits = bench.without([node], bench.there)
+        swapped = bench.differ(bench.read(logits), bench.labels)
         others = {
             name: float(bench.differ(bench.ablated([node], kept), bench.plain).float().mean())
             for name, kept in values.items()
         }
-        share = float(swapped[apart].float().mean()) if bool(apart.any()) else 0.0
-        effects.append(dataclasses.asdict(Effect(node, roles.get(node, ""), share, **others)))
+        some = bool(apart.any())
+        share = float(swapped[apart].float().mean()) if some else 0.0
+        far = None if bench.task.regression else float(bench.divergence(logits)[apart].mean()) if some else 0.0
+        effects.append(dataclasses.asdict(Effect(node, roles.get(node, ""), share, kl=far, **others)))
     return {"subject": subject.name, **measured.to_json(), "effects": effects}
 
 

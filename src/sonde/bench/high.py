@@ -10,7 +10,7 @@ Costs one forward pass of the compiled model per group and one on the other inpu
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -69,7 +69,8 @@ class Task:
         n_positions: Positions, BOS included.
         causal: Whether a position sees only those before it.
         regression: Answers are numbers.
-        last: Only the answer at the last position counts; else all but that at BOS.
+        positions: Those whose answers count; None for all but BOS.
+        corrupt: The corruption that circuit finders should use; None to draw other inputs.
     """
 
     name: str
@@ -80,12 +81,13 @@ class Task:
     n_positions: int
     causal: bool = True
     regression: bool = False
-    last: bool = False
+    positions: tuple[int, ...] | None = None
+    corrupt: Callable[[Tensor], Tensor] | None = None
 
     @property
-    def counted(self) -> slice:
-        """The positions whose answers count."""
-        return slice(-1, None) if self.last else slice(1, None)
+    def counted(self) -> slice | list[int]:
+        """The positions whose answers count, as an index."""
+        return slice(1, None) if self.positions is None else list(self.positions)
 
 
 class Compiled:

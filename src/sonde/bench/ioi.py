@@ -1,6 +1,7 @@
 """Indirect object identification as a program of three nodes: what is a model trained to do inside?
 
     task = ioi.task()                     # "<bos> then Ann and Bob went to the park and Bob gave a ring to" -> Ann
+    task = ioi.task(next_token=True)      # and "and" after "Ann", "went" after "Bob", …
 
 Two names, then the first or second of them again; the answer is the other one (2211.00593, simplified):
 
@@ -11,6 +12,10 @@ Two names, then the first or second of them again; the answer is the other one (
 A swapped node has its value on the other input: with S-inhibition from there, the program answers the name of its own input
 that stands where the other input's answer stands. Only the last position counts. For circuit finders `swapped_names`
 gives the corruption under which all three nodes change: the third name becomes the other of the two.
+
+The second model, `next_token`, is a language model of these sentences: at every position whose next word the sentence decides it must say
+that word, from the word and its place alone (`input->logits`), and at the end the name. Where any name, place or thing may follow,
+nothing counts. The three nodes are the same.
 Costs nothing beside the model: answers are table look-ups.
 """
 
@@ -36,12 +41,17 @@ BOS = "<bos>"
 WORDS = (*NAMES, *PLACES, *THINGS, *OPENINGS, *REST)
 FIRST, SECOND, THIRD, LENGTH = 2, 4, 10, 14
 SIZES = sizes.Sizes(n_layers=6, n_heads=4, d_model=64, d_head=16)
+#: The positions whose next word is decided by what stands before it.
+DECIDED = (2, 4, 5, 6, 8, 10, 11, 13, 14)
+NAME, NEXT = "ioi", "ioi_next_token"
 EDGES = (
     "input->a1.h1<q>", "input->a1.h1<k>", "input->a1.h1<v>", "a1.h1->a2.h1<v>", "input->a2.h1<q>", "input->a2.h1<k>",
     "a2.h1->a4.h1<q>", "input->a4.h1<k>", "input->a4.h1<v>", "a4.h1->logits",
 )  # fmt: skip
 _ID = {word: index for index, word in enumerate((*WORDS, BOS))}
-CIRCUIT = circuits_graph.Circuit.of(circuits_graph.Graph(SIZES.n_layers, SIZES.n_heads, SIZES.n_heads), EDGES)
+_GRAPH = circuits_graph.Graph(SIZES.n_layers, SIZES.n_heads, SIZES.n_heads)
+CIRCUIT = circuits_graph.Circuit.of(_GRAPH, EDGES)
+NEXT_CIRCUIT = circuits_graph.Circuit.of(_GRAPH, (*EDGES, "input->logits"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,28 +68,41 @@ class Sentences:
 
 
 class Program:
-    """The three nodes."""
+    """The three nodes; with `next_token` every position says the next word."""
+
+    def __init__(self, *, next_token: bool = False) -> None:
+        self.next_token = next_token
 
     @property
     def circuit(self) -> circuits_graph.Circuit:
         """Its nodes and edges."""
-        return CIRCUIT
+        return NEXT_CIRCUIT if self.next_token else CIRCUIT
 
     def answers(
         self, base: Int[Tensor, "row pos"], other: Int[Tensor, "row pos"], swapped: Bool[Tensor, "group row node"]
     ) -> Shaped[Tensor, "group row pos"]:
-        """The other name, at every position: only the last one counts."""
+        """The other name at every position, of which only the last one counts; or the next words, and then that name."""
         here, there = _repeats_second(base), _repeats_second(other)
         duplicate, inhibition, mover = swapped.unbind(-1)
         inhibited = torch.where(duplicate | inhibition, there, here)
         named = torch.where(inhibited, base[:, FIRST], base[:, SECOND])
         moved = torch.where(there, other[:, FIRST], other[:, SECOND])
-        return torch.where(mover, moved, named)[..., None].expand(-1, -1, base.shape[1])
+        found = torch.where(mover, moved, named)[..., None]
+        if not self.next_token:
+            return found.expand(-1, -1, base.shape[1])
+        return torch.cat([base[:, 1:].expand(len(swapped), -1, -1), found], dim=-1)
 
 
-def task() -> high.Task:
+def task(*, next_token: bool = False) -> high.Task:
     """IOI as something to be learned."""
-    return high.Task("ioi", Program(), Sentences(), len(_ID), len(NAMES), LENGTH + 1, last=True)
+    program, inputs = Program(next_token=next_token), Sentences()
+    if next_token:
+        return high.Task(
+            NEXT, program, inputs, len(_ID), len(WORDS), LENGTH + 1, positions=DECIDED, corrupt=swapped_names
+        )
+    return high.Task(
+        NAME, program, inputs, len(_ID), len(NAMES), LENGTH + 1, positions=(LENGTH,), corrupt=swapped_names
+    )
 
 
 def swapped_names(base: Int[Tensor, "row pos"]) -> Int[Tensor, "row pos"]:

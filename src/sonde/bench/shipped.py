@@ -18,7 +18,7 @@ from typing import Any
 
 import safetensors.torch
 
-from sonde.bench import batched, cases, correspondence, high, ioi, sizes, suite, training, words
+from sonde.bench import batched, cases, correspondence, high, ioi, rasp, sizes, suite, training, words
 from sonde.circuits import graph as circuits_graph
 from sonde.core import errors
 from sonde.models import model as models_model
@@ -26,7 +26,7 @@ from sonde.store import disk
 
 RESULTS = Path("results") / "bench"
 EMBEDDED = Path(__file__).parent / "weights"
-IOI = "ioi"
+IOI = (ioi.NAME, ioi.NEXT)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +39,7 @@ class Subject:
         truth: Its true circuit.
         task: What it does.
         log: Of its training; empty for a compiled one.
+        positional: Its program reads positions, so edges may carry nothing else.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Subject:
     truth: circuits_graph.Circuit
     task: high.Task
     log: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    positional: bool = False
 
 
 def task_of(case: str) -> high.Task:
@@ -54,16 +56,16 @@ def task_of(case: str) -> high.Task:
     Raises:
         RequestError: There is no such case.
     """
-    if case == IOI:
-        return ioi.task()
+    if case in IOI:
+        return ioi.task(next_token=case == ioi.NEXT)
     if not case.isdecimal():
-        raise errors.RequestError(f"no case {case!r}: write a number, as in `sonde bench cases`, or {IOI}")
+        raise errors.RequestError(f"no case {case!r}: write a number, as in `sonde bench cases`, or {' or '.join(IOI)}")
     return high.of_case(cases.get(int(case)))
 
 
 def sizes_of(case: str) -> sizes.Sizes:
     """The sizes of a case's trained model."""
-    return ioi.SIZES if case == IOI else sizes.of(int(case))
+    return ioi.SIZES if case in IOI else sizes.of(int(case))
 
 
 def compiled(case: str) -> Subject:
@@ -72,15 +74,21 @@ def compiled(case: str) -> Subject:
     Raises:
         RequestError: It has none.
     """
-    if case == IOI:
-        raise errors.RequestError("ioi has no compiled model: its program is no RASP; leave out --tracr")
+    if case in IOI:
+        raise errors.RequestError(f"{case} has no compiled model: its program is no RASP; leave out --tracr")
     found = cases.get(int(case)).compiled()
-    return Subject(f"case-{case}-compiled", found.model(f"case {case}, compiled"), found.circuit, task_of(case))
+    model = found.model(f"case {case}, compiled")
+    return Subject(f"case-{case}-compiled", model, found.circuit, task_of(case), positional=positional(case))
+
+
+def positional(case: str) -> bool:
+    """Whether the program of a case reads positions."""
+    return case.isdecimal() and rasp.INDICES in rasp.variables(cases.get(int(case)).program)
 
 
 def folder_of(case: str, weight_id: int, results: Path = RESULTS) -> Path:
     """Where training puts a case."""
-    return results / (case if case == IOI else f"case-{case}") / str(weight_id)
+    return results / (case if case in IOI else f"case-{case}") / str(weight_id)
 
 
 def trained(case: str, weight_id: int, *, seed: int = 0, results: Path = RESULTS) -> Subject:
@@ -92,7 +100,7 @@ def trained(case: str, weight_id: int, *, seed: int = 0, results: Path = RESULTS
     place = folder_of(case, weight_id, results) / f"seed-{seed}"
     if not (place / training.LOG).is_file():
         strict = (weight_id - 110) / 1000  # as with weights 1 for iit and behaviour
-        how = f"ioi -s {strict:g}" if case == IOI else f"iit -i {case} -s {strict:g}"
+        how = {ioi.NAME: "ioi", ioi.NEXT: "ioi --next-token"}.get(case, f"iit -i {case}") + f" -s {strict:g}"
         raise errors.RequestError(
             f"no trained model of case {case} with weights {weight_id} and seed {seed} in {place}: train it with "
             f"`sonde bench train {how} -iit 1 -b 1 --seeds {seed} --early-stop`"
@@ -119,7 +127,8 @@ def embedded(case: str, *, seed: int = 0) -> Subject:
 def list_embedded() -> list[tuple[str, int]]:
     """Cases and seeds of the models that come with Sonde."""
     found = [path.parent for path in EMBEDDED.glob(f"case-*/seed-*/{training.LOG}")]
-    return sorted((place.parent.name.removeprefix("case-"), int(place.name.removeprefix("seed-"))) for place in found)
+    named = [(place.parent.name.removeprefix("case-"), int(place.name.removeprefix("seed-"))) for place in found]
+    return sorted(named, key=lambda one: (len(one[0]), *one))  # 3 before 11, and words last
 
 
 def opened(case: str, place: Path, name: str) -> Subject:
@@ -139,18 +148,37 @@ def opened(case: str, place: Path, name: str) -> Subject:
     truth = correspondence.carried(
         task.program.circuit, log["places"], circuits_graph.Graph(shape.n_layers, shape.n_heads, shape.n_heads)
     )
-    vocabulary = ioi.WORDS if case == IOI else cases.get(int(case)).compiled().vocabulary
-    return Subject(name, models_model.Model(hf, words.tokenizer(vocabulary), name=name), truth, task, log)
+    vocabulary = ioi.WORDS if case in IOI else cases.get(int(case)).compiled().vocabulary
+    return Subject(
+        name, models_model.Model(hf, words.tokenizer(vocabulary), name=name), truth, task, log, positional(case)
+    )
+
+
+def best_below(folder: Path, seeds: Iterable[int]) -> list[training.Trained]:
+    """The best model of each seed in any folder below one; for cases without a number."""
+    best: dict[int, training.Trained] = {}
+    for path in sorted(folder.glob(f"**/seed-*/{training.LOG}")):
+        for one in training.finished(path.parent.parent, (int(path.parent.name.removeprefix("seed-")),)):
+            if one.seed in seeds and (one.seed not in best or suite.score(one) > suite.score(best[one.seed])):
+                best[one.seed] = one
+    return list(best.values())
 
 
 def collect(folder: Path, target: Path = EMBEDDED, *, seeds: Iterable[int] = range(8), least: float = 0.995) -> int:
-    """Copies each case's best seeds of a suite that are good enough into a folder to ship; returns how many."""
-    count = 0
-    for case in cases.ids("all"):
-        for one in suite.best(folder, case, tuple(seeds)):
-            if suite.score(one) >= least:
-                place = target / f"case-{case}" / f"seed-{one.seed}"
+    """Copies each case's best seeds of a suite that are good enough into a folder to ship; returns how many.
+
+    Only weights and log are copied; a case that was better before stays as it was.
+    """
+    wanted, count = tuple(seeds), 0
+    for case in (*map(str, cases.ids("all")), *IOI):
+        found = suite.best(folder, int(case), wanted) if case.isdecimal() else best_below(folder / case, wanted)
+        for one in (one for one in found if suite.score(one) >= least):
+            place = target / f"case-{case}" / f"seed-{one.seed}"
+            (before,) = training.finished(place.parent, (one.seed,)) or [None]
+            if before is None or suite.score(before) < suite.score(one):
                 with disk.explained(place):
-                    shutil.copytree(one.folder, place, dirs_exist_ok=True)
-                count += 1
+                    place.mkdir(parents=True, exist_ok=True)
+                    for name in (training.MODEL, training.LOG):
+                        shutil.copy(one.folder / name, place / name)
+            count += 1
     return count

@@ -9,12 +9,15 @@
 1. **iit**: a node of the program, drawn per row, gets its output on the other input, in the program and at its place in the
    model. The model must answer as the program then does.
 2. **strict**: nodes of the model outside the circuit get their outputs on the other input: `individual` one per row,
-   `sample_all` each with probability 1/2, `all`. The model must answer as if nothing had happened.
+   `sample_all` each with probability 1/2, `all`; `mixed` a third of the rows each. The model must answer as if nothing had
+   happened. (With `sample_all` alone, nodes that vote together are hardly ever swapped together.)
 3. **behaviour**: no swap.
 
-Cross-entropy to the program's answer, or the squared error of a number; BOS does not count. Outputs on the other input carry
-no gradient. All three are one forward pass with three groups of rows, for all seeds at once, and seeds see the same inputs.
-Costs per step one pass without and one of three times the rows with gradient.
+Cross-entropy to the program's answer, or the squared error of a number; BOS does not count. Gradients flow through the outputs on
+the other input as well: a node outside the circuit learns to write the same to all inputs, and one inside to write what others
+need. Without them (`detached`, as published) a strict swap cannot tell an MLP to be still; what is left to the model is to make
+its other parts louder, and many trainings fell apart. All three losses are one forward pass with three groups of rows, for all seeds at
+once, and seeds see the same inputs. Costs per step a forward and backward pass of four times the rows.
 """
 
 import dataclasses
@@ -31,10 +34,12 @@ from sonde.bench import batched, correspondence, high
 from sonde.circuits import graph as circuits_graph
 from sonde.core import errors
 
-Strict = Literal["individual", "sample_all", "all"]
+Strict = Literal["individual", "sample_all", "all", "mixed"]
 KINDS = ("iit", "strict", "behaviour")
 STRICT: tuple[Strict, ...] = ("individual", "sample_all", "all")
+WAYS: tuple[Strict, ...] = (*STRICT, "mixed")
 TOLERANCE = 0.05
+HUSH = 0.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,6 +82,18 @@ class Pupils:
         """Some of them, by their index."""
         return Pupils(self.task, self.shape, [self.places[index] for index in seeds])
 
+    def hushed(self, weights: Float[Tensor, "seed parameter"]) -> Float[Tensor, "seed parameter"]:
+        """Weights with which nodes outside the circuits write a tenth of what they wrote."""
+        found = weights.clone()
+        parts, width = batched.parts(self.shape, found), self.shape.d_head
+        for seed, free in enumerate(self.free):
+            for name in (name for name, alone in zip(self.graph.sources[1:], free.tolist(), strict=True) if alone):
+                layer, _, head = name[1:].partition(".h")
+                at = f"model.layers.{layer}." + ("self_attn.o_proj" if head else "mlp.fc_out")
+                own = slice(int(head) * width, (int(head) + 1) * width) if head else slice(None)
+                parts[f"{at}.weight"][seed, :, own] *= HUSH
+        return found
+
     def batch(self, rng: np.random.Generator, rows: int, *, length: int | None = None) -> Batch:
         """Inputs and answers; nodes are drawn per row."""
         base, other = self.task.inputs.pair(rng, rows, length=length)
@@ -97,7 +114,7 @@ class Pupils:
         plain, swapped = answers[:, :, self.task.counted]
         return Batch(base, other, node, luck, plain, swapped)
 
-    def masks(self, batch: Batch, kind: str, strict: str = "sample_all") -> Bool[Tensor, "seed row place"]:
+    def masks(self, batch: Batch, kind: str, strict: str = "mixed") -> Bool[Tensor, "seed row place"]:
         """Which nodes of each model are swapped in each row for a kind of loss."""
         if kind == "iit":
             return self.seats[:, batch.node]
@@ -111,15 +128,24 @@ class Pupils:
             return free & (luck < 0.5)
         if strict == "all":
             return free & (luck >= 0)
+        if strict == "mixed":
+            each = torch.stack([self.masks(batch, kind, way) for way in STRICT])
+            rows = torch.arange(len(batch.base))
+            return each[rows % len(STRICT), :, rows].transpose(0, 1)
         raise errors.RequestError(
-            f"no way of swapping {strict!r}; there are {', '.join(STRICT)}{errors.suggest(strict, STRICT)}"
+            f"no way of swapping {strict!r}; there are {', '.join(WAYS)}{errors.suggest(strict, WAYS)}"
         )
 
     def logits(
-        self, weights: Float[Tensor, "seed parameter"], batch: Batch, masks: Bool[Tensor, "seed group row place"]
+        self,
+        weights: Float[Tensor, "seed parameter"],
+        batch: Batch,
+        masks: Bool[Tensor, "seed group row place"],
+        *,
+        detached: bool = False,
     ) -> Float[Tensor, "seed group row counted d_out"]:
         """Logits of the answers that count, with nodes swapped."""
-        with torch.no_grad():
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not detached):
             there = batched.run(self.shape, weights, batch.other).kept
         swap = batched.Swap(there, masks)
         found = batched.run(self.shape, weights, batch.base, swap=swap, groups=masks.shape[1]).logits
@@ -131,12 +157,13 @@ class Pupils:
         batch: Batch,
         *,
         kinds: Sequence[str] = KINDS,
-        strict: str = "sample_all",
+        strict: str = "mixed",
+        detached: bool = False,
     ) -> Float[Tensor, "seed kind"]:
-        """The loss of each kind for each model."""
+        """The loss of each kind for each model; `detached` lets no gradient through what is swapped in."""
         masks = torch.stack([self.masks(batch, kind, strict) for kind in kinds], dim=1)
         right = torch.stack([batch.swapped if kind == "iit" else batch.plain for kind in kinds])
-        logits = self.logits(weights, batch, masks)
+        logits = self.logits(weights, batch, masks, detached=detached)
         right = right.expand(len(logits), *right.shape)
         if self.task.regression:
             return (logits[..., 0] - right).square().mean(dim=(2, 3))

@@ -3,8 +3,8 @@
     suite.train(cases.ids("core"), training.Recipe(seeds=(0, 1)), folder)      # again: goes on where it was stopped
 
 1. Cases are taken from small to large models.
-2. Every case has up to three tries, each slower and longer than the one before; seeds that reached the threshold
-   in one are left out of the next. All cases have their first try before any has its second.
+2. Every case has up to three tries, each slower and longer than the one before, and begun with the best weights so far; seeds
+   that reached the threshold in one are left out of the next. All cases have their first try before any has its second.
 3. Whatever is finished is on disk: DIR/case-3/try-0/seed-0/model.safetensors and log.json.
 
 Costs from half a minute to days of one core, by case: a step of one seed takes 15 ms to 2.5 s.
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sonde.bench import cases, high, sizes, training
 
-TRIES = ((1.0, 1), (0.4, 2), (0.2, 4))  # rate and epochs, as multiples of the recipe's
+TRIES = ((1.0, 1), (0.5, 3), (0.2, 10))  # rate and epochs, as multiples of the recipe's
 Report = Callable[[int, int, training.Trained], None]
 
 
@@ -28,13 +28,19 @@ def train(
     report: Report | None = None,
     tell: training.Tell | None = None,
 ) -> dict[int, list[training.Trained]]:
-    """Trains the cases and returns the best of each case's seeds; `report` hears of each one that ends."""
+    """Trains the cases and returns the best of each case's seeds; `report` hears of each one that ends.
+
+    Raises:
+        RequestError: A try of a case in the folder is one of another recipe.
+        StoreError: It cannot be written, or another training is in it.
+    """
     ordered = by_size(ids)
-    for number in range(len(TRIES)):
-        for case in ordered:
-            for one in _try(case, number, recipe, folder, tell):
-                if report is not None:
-                    report(case, number, one)
+    with training.alone(folder):
+        for number in range(len(TRIES)):
+            for case in ordered:
+                for one in _try(case, number, recipe, folder, tell):
+                    if report is not None:
+                        report(case, number, one)
     return {case: best(folder, case, recipe.seeds) for case in ordered}
 
 
@@ -85,5 +91,6 @@ def _try(
     rate, epochs = TRIES[number]
     slower = dataclasses.replace(recipe, seeds=seeds, rate=recipe.rate * rate, epochs=recipe.epochs * epochs)
     task = high.of_case(cases.get(case))
-    found = training.train(task, training.shape_of(task, sizes.of(case)), slower, target, tell=tell)
+    start = best(folder, case, seeds) if number else []
+    found = training.train(task, training.shape_of(task, sizes.of(case)), slower, target, start=start, tell=tell)
     return [one for one in found if one.seed not in done]

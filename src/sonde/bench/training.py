@@ -3,23 +3,26 @@
     found = training.train(task, training.Recipe(seeds=(0, 1, 2)), folder)     # again: goes on where it was stopped
     found[0].status, found[0].measured["iia"]
 
-1. All seeds are one matrix of weights. A step draws one batch for all of them, adds the three losses with their weights,
-   and takes one step of Adam (betas 0.9, 0.9), each seed's gradient clipped to a norm of 0.1. `separate` takes three
-   steps instead, one per loss.
-2. The rate rises over 100 steps, stays, and falls over the second half.
+1. All seeds are one matrix of weights. Nodes outside the circuit start with a tenth of their output: a model that begins by using
+   them takes long to stop. A step takes one batch for all of them, adds the three losses with their weights,
+   and takes one step of Adam, each seed's gradient clipped to a norm of 0.1 (`optimising`). `separate` takes three steps
+   instead, one per loss. There are `pool` batches, taken in turn, because judging one costs as much as learning from it;
+   which nodes strict swaps touch is drawn anew at every step.
+2. The rate rises over 100 steps and falls to nothing along a cosine. The running mean of the weights is what counts.
 3. Every `check` steps the seeds are measured. One that reaches the threshold on accuracy, IIA and strict accuracy, there and on
    ten times the rows, is done and leaves the matrix. One that has fallen by 0.3 from its best goes back to its best weights,
    and on at half its rate. One whose loss is no number any more stops, with its best weights.
 4. Weights and moments are written every minute and at the end; a seed's best weights count.
 
-In the folder: recipe.json; state.safetensors while it runs; seed-0/model.safetensors and seed-0/log.json per seed.
-Batches come from the step alone, so a run that was stopped sees what it would have seen.
+In the folder: recipe.json; state.safetensors while it runs; seed-0/model.safetensors and seed-0/log.json per seed; training.lock,
+which one process at a time holds. Batches come from the step alone, so a run that was stopped sees what it would have seen.
 """
 
+import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,66 +34,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sonde.agents import playing
-from sonde.bench import batched, correspondence, high, measuring, optimising, siit, sizes
+from sonde.bench import batched, correspondence, high, measuring, optimising, recipes, siit, sizes
 from sonde.circuits import graph as circuits_graph
 from sonde.core import errors
 from sonde.store import disk
 
-RECIPE, STATE, MODEL, LOG = "recipe.json", "state.safetensors", "model.safetensors", "log.json"
+RECIPE, STATE, MODEL, LOG, LOCK = "recipe.json", "state.safetensors", "model.safetensors", "log.json", "training.lock"
 SAVE_SECONDS = 60.0
-WARM, COLLAPSE = 100, 0.3
+COLLAPSE = 0.3
+Recipe = recipes.Recipe
 Tell = Callable[[str, int, int], None]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Recipe:
-    """What fixes a run.
-
-    Attributes:
-        seeds: Of the weights and of the places.
-        iit: Weight of the IIT loss.
-        behaviour: Weight of the plain loss.
-        strict: Weight of the strict loss.
-        way: How the strict loss swaps: `individual`, `sample_all`, `all`.
-        rate: The learning rate at its highest.
-        epochs: At most so many.
-        samples: Rows per epoch.
-        batch: Rows per step.
-        check: Steps between measurements.
-        rows: Rows per length in a measurement.
-        threshold: What is good; None to go on to the end.
-        separate: A step for each loss.
-        same_place: Nodes stand where they stand in the program.
-    """
-
-    seeds: tuple[int, ...] = (0,)
-    iit: float = 1.0
-    behaviour: float = 1.0
-    strict: float = 0.4
-    way: str = "sample_all"
-    rate: float = 5e-3
-    epochs: int = 60
-    samples: int = 96_000
-    batch: int = 256
-    check: int = 250
-    rows: int = 512
-    threshold: float | None = 0.999
-    separate: bool = False
-    same_place: bool = False
-
-    @property
-    def steps(self) -> int:
-        """Steps in all epochs."""
-        return max(1, self.samples // self.batch) * self.epochs
-
-    @property
-    def weight_id(self) -> int:
-        """The number by which weights are asked for: 10 iit + 100 behaviour + 1000 strict."""
-        return int(round(10 * self.iit + 100 * self.behaviour + 1000 * self.strict, 6))
-
-    def rate_at(self, step: int) -> float:
-        """The learning rate of a step, from 0."""
-        return self.rate * min((step + 1) / WARM, 1.0, 2 * (1 - step / self.steps) + 0.02)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -137,28 +90,62 @@ def pupils_of(task: high.Task, shape: batched.Shape, recipe: Recipe) -> siit.Pup
 
 
 def train(
-    task: high.Task, shape: batched.Shape, recipe: Recipe, folder: Path, *, tell: Tell | None = None
+    task: high.Task,
+    shape: batched.Shape,
+    recipe: Recipe,
+    folder: Path,
+    *,
+    start: Sequence[Trained] = (),
+    tell: Tell | None = None,
 ) -> list[Trained]:
     """Trains every seed to its end, or goes on with what is in the folder.
 
+    Args:
+        task: What is learned.
+        shape: Of the models.
+        recipe: What fixes the run.
+        folder: Where it is.
+        start: Earlier trainings whose weights their seeds begin with; others begin anew.
+        tell: Called after every step with what is done, how many steps, and of how many.
+
     Raises:
         RequestError: The folder holds a run of another recipe or task.
-        StoreError: It cannot be written.
+        StoreError: It cannot be written, or another training is in it.
     """
-    run = _Run(task, shape, recipe, folder)
-    saved = time.monotonic()
-    with playing.pinned(1):
+    with alone(folder), playing.pinned(1):
+        run, saved = _Run(task, shape, recipe, folder, start), time.monotonic()
         while run.learning and run.step < recipe.steps:
             run.learn()
             if run.step % recipe.check == 0 or run.step == recipe.steps:
                 run.check()
             if tell is not None:
                 tell(f"{task.name}, {len(run.learning)} seeds", run.step, recipe.steps)
-            if time.monotonic() - saved > SAVE_SECONDS:
+            if run.learning and time.monotonic() - saved > SAVE_SECONDS:
                 run.save()
                 saved = time.monotonic()
         run.end()
     return finished(folder, recipe.seeds)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keeps other trainings out of a folder while the block runs, also those of other processes.
+
+    Raises:
+        StoreError: Another one is in it, or it cannot be written.
+    """
+    path = folder / LOCK
+    with disk.explained(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        if disk.is_locked(path):
+            raise errors.StoreError(
+                f"{folder} is being trained by another process: wait until it has ended, or choose another folder (--out)"
+            )
+        lock = disk.AppendFile(path)
+    try:
+        yield
+    finally:
+        lock.close()
 
 
 def finished(folder: Path, seeds: tuple[int, ...]) -> list[Trained]:
@@ -187,38 +174,58 @@ class _Pupil:
 class _Run:
     """Training under way."""
 
-    def __init__(self, task: high.Task, shape: batched.Shape, recipe: Recipe, folder: Path) -> None:
+    def __init__(
+        self, task: high.Task, shape: batched.Shape, recipe: Recipe, folder: Path, start: Sequence[Trained] = ()
+    ) -> None:
         self.task, self.shape, self.recipe, self.folder = task, shape, recipe, folder
         self.step, self.seconds, self.losses = 0, 0.0, torch.zeros(len(recipe.seeds), 3)
         self._claim()
         done = {one.seed for one in finished(folder, recipe.seeds)}
         seeds = [seed for seed in recipe.seeds if seed not in done]
-        self.state = optimising.State.fresh(batched.draw(shape, recipe.seeds))
+        self.pupils, self.judged = pupils_of(task, shape, recipe), dict[int, siit.Batch]()
+        self.state = optimising.State.fresh(self._first(start))
+        self.begun = {one.seed: f"{one.folder.parent.name}/{one.folder.name}" for one in start}
         self.learning = [_Pupil(seed, row) for seed, row in zip(recipe.seeds, self.state.weights, strict=True)]
-        self.pupils = pupils_of(task, shape, recipe)
         self._keep([recipe.seeds.index(seed) for seed in seeds])
         if seeds and (folder / STATE).exists():
             self._restore()
 
+    def _first(self, start: Sequence[Trained]) -> Float[Tensor, "seed parameter"]:
+        """Weights to begin with: fresh ones, or those of earlier trainings."""
+        weights = self.pupils.hushed(batched.draw(self.shape, self.recipe.seeds))
+        for one in start:
+            if one.seed in self.recipe.seeds:
+                stored = safetensors.torch.load_file(one.folder / MODEL)
+                weights[self.recipe.seeds.index(one.seed)] = batched.joined(self.shape, stored)[0]
+        return weights
+
     def learn(self) -> None:
         """One step for every seed."""
-        start, recipe = time.monotonic(), self.recipe
-        batch = self.pupils.batch(np.random.default_rng([1, self.step]), recipe.batch)
+        start, recipe, batch = time.monotonic(), self.recipe, self._batch()
         weights = torch.tensor([recipe.iit, recipe.strict, recipe.behaviour])
-        slow, lost = torch.tensor([pupil.slow for pupil in self.learning]), []
-        for part in [[0], [1], [2]] if recipe.separate else [[0, 1, 2]]:
+        slow, self.losses = torch.tensor([pupil.slow for pupil in self.learning]), torch.zeros(len(self.learning), 3)
+        asked = [index for index, weight in enumerate(weights.tolist()) if weight > 0]
+        for part in [[index] for index in asked] if recipe.separate else [asked]:
             kinds = [siit.KINDS[index] for index in part]
             leaf = self.state.weights.requires_grad_()
-            losses = self.pupils.losses(leaf, batch, kinds=kinds, strict=recipe.way)
+            losses = self.pupils.losses(leaf, batch, kinds=kinds, strict=recipe.way, detached=recipe.detached)
             (gradient,) = torch.autograd.grad((losses * weights[part]).sum(), leaf)
             leaf.requires_grad_(False)
             self.state = self.state.stepped(gradient, rate=recipe.rate_at(self.step), slow=slow)
-            lost.append(losses.detach())
-        self.losses = torch.cat(lost, dim=1)
+            self.losses[:, part] = losses.detach()
         self.step, self.seconds = self.step + 1, self.seconds + time.monotonic() - start
         sane = torch.isfinite(self.losses).all(dim=1) & torch.isfinite(self.state.weights).all(dim=1)
         if not bool(sane.all()):
             self._leave([index for index, good in enumerate(sane.tolist()) if not good], "diverged")
+
+    def _batch(self) -> siit.Batch:
+        """The batch of this step."""
+        number = self.step % self.recipe.pool
+        if number not in self.judged:
+            self.judged[number] = self.pupils.batch(np.random.default_rng([1, number]), self.recipe.batch)
+        one, rng = self.judged[number], np.random.default_rng([5, self.step])
+        luck = torch.from_numpy(rng.random(tuple(one.luck.shape), dtype=np.float32))
+        return dataclasses.replace(one, luck=luck)
 
     def check(self) -> None:
         """Measures all seeds; those that are good leave."""
@@ -229,7 +236,7 @@ class _Run:
             brief = {"accuracy": one.accuracy, "iia": one.iia, "strict": one.strict}
             pupil.rows.append({"step": self.step, "seconds": round(self.seconds, 1), "loss": lost, **brief})
             if one.lowest > pupil.score:
-                pupil.best, pupil.step, pupil.score = self.state.weights[index].clone(), self.step, one.lowest
+                pupil.best, pupil.step, pupil.score = self.state.mean[index].clone(), self.step, one.lowest
             elif one.lowest < pupil.score - COLLAPSE:
                 pupil.slow *= 0.5
                 self.state = self.state.put_back(index, pupil.best)
@@ -239,7 +246,7 @@ class _Run:
             sure = self._measure(10 * self.recipe.rows, reached)
             good = [index for index, one in zip(reached, sure, strict=True) if one.reached(self.recipe.threshold)]
             for index in good:
-                self.learning[index].best, self.learning[index].step = self.state.weights[index].clone(), self.step
+                self.learning[index].best, self.learning[index].step = self.state.mean[index].clone(), self.step
             self._leave(good, "reached")
 
     def end(self) -> None:
@@ -249,7 +256,7 @@ class _Run:
 
     def save(self) -> None:
         """Writes all that is needed to go on."""
-        tensors = {"weights": self.state.weights, "first": self.state.first, "second": self.state.second}
+        tensors = {name: getattr(self.state, name) for name in ("weights", "first", "second", "mean")}
         tensors["best"] = torch.stack([pupil.best for pupil in self.learning])
         names = ("seed", "step", "score", "rows", "slow")
         kept = [{name: getattr(one, name) for name in names} for one in self.learning]
@@ -267,10 +274,11 @@ class _Run:
                 "those first, or choose another folder"
             )
         self.step, self.seconds = where["step"], where["seconds"]
-        self.state = optimising.State(values["weights"], values["first"], values["second"], where["updates"])
+        best = values.pop("best")
+        self.state = optimising.State(**values, updates=where["updates"])
         self.learning = [
-            _Pupil(one["seed"], best, one["step"], one["score"], one["rows"], one.get("slow", 1.0))
-            for one, best in zip(where["learning"], values["best"], strict=True)
+            _Pupil(one["seed"], row, one["step"], one["score"], one["rows"], one.get("slow", 1.0))
+            for one, row in zip(where["learning"], best, strict=True)
         ]
         kept = [index for index, one in enumerate(self.learning) if one.seed in still]
         self.state, self.learning = self.state.select(kept), [self.learning[index] for index in kept]
@@ -294,7 +302,7 @@ class _Run:
                 "task": self.task.name, "seed": pupil.seed, "status": status, "step": pupil.step,
                 "stopped": self.step, "seconds": round(self.seconds, 1), "weight_id": self.recipe.weight_id,
                 "recipe": dataclasses.asdict(self.recipe), "shape": dataclasses.asdict(self.shape),
-                "places": dict(places), "measured": one.to_json(), "rows": pupil.rows,
+                "begun": self.begun.get(pupil.seed), "places": dict(places), "measured": one.to_json(), "rows": pupil.rows,
             }  # fmt: skip
             self._write(f"{at}/{MODEL}", safetensors.torch.save(batched.named(self.shape, pupil.best)))
             self._write(f"{at}/{LOG}", json.dumps(log, indent=1).encode())
@@ -302,8 +310,8 @@ class _Run:
 
     def _measure(self, rows: int, which: list[int] | None = None) -> list[measuring.Measured]:
         if which is None:
-            return measuring.measure(self.pupils, self.state.weights, rows=rows)
-        return measuring.measure(self.pupils.select(which), self.state.weights[which], rows=rows, key=1)
+            return measuring.measure(self.pupils, self.state.mean, rows=rows)
+        return measuring.measure(self.pupils.select(which), self.state.mean[which], rows=rows, key=1)
 
     def _claim(self) -> None:
         """Writes the recipe, or checks it against the one that is there; seeds may be others."""

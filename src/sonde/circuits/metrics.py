@@ -152,9 +152,10 @@ def _need(pairs: circuit_pairs.Pairs, name: str, *, wrongs: bool = True) -> None
 
 
 def _kl(logits: Tensor, pairs: circuit_pairs.Pairs, reference: Tensor) -> Tensor:
-    """KL divergence from the clean run's distribution."""
+    """KL divergence from the clean run's distribution; never below zero, where rounding would put that of the clean run."""
     chances, entropy = _distribution(reference)
-    return _mean(-entropy - (chances * _precise(logits).log_softmax(dim=-1)).sum(dim=-1), pairs)
+    found = -entropy - (chances * _precise(logits).log_softmax(dim=-1)).sum(dim=-1)
+    return _mean(found.clamp(min=0), pairs)
 
 
 def _distribution(reference: Tensor) -> tuple[Float[Tensor, "pair read vocab"], Float[Tensor, "pair read"]]:

@@ -37,6 +37,7 @@ from sonde.core import errors, sites, spans
 Phase = Literal["both", "prefill", "decode"]
 Scope = Literal["context", "new"]
 After = Literal["clean", "persist"]
+Combine = Literal["sum", "mean"]
 _OPAQUE_IDS = itertools.count()
 #: A position no episode reaches: the end of a selection that grows with the context.
 FOREVER = 2**40
@@ -267,15 +268,20 @@ class LayerOrder(Intervention):
         order: One entry per stage: a layer index, or a tuple of layers that run side by side on the same input, their
             changes added. `(0, 1, 1, 3)` repeats layer 1 and skips layer 2; `(0, (1, 2), 3)` runs 1 and 2 in parallel.
             Holds for whole steps: `steps` may be given, positions and heads may not.
+        combine: What is made of the changes of layers that run side by side: their `sum`, or their `mean`, which is the
+            mean of the layers' outputs.
     """
 
     order: Sequence[int | Sequence[int]]
+    combine: Combine = "sum"
 
     def __post_init__(self) -> None:
         """Checks that it is not limited to positions or heads."""
         order = tuple(tuple(stage) if isinstance(stage, Sequence) else int(stage) for stage in self.order)
         object.__setattr__(self, "order", order)
         super().__post_init__()
+        if self.combine not in get_args(Combine):
+            raise errors.InterventionError(f"combine must be one of {get_args(Combine)}, got {self.combine!r}")
         if self.site or self.positions is not None or self.heads is not None or self.phase != "both":
             raise errors.InterventionError("LayerOrder holds for whole steps: no site, positions, heads or phase")
         if (self.scope, self.after) != ("context", "clean"):

@@ -17,18 +17,19 @@ from sonde.models import wiring as model_wiring
 
 
 class SideBySide(nn.Module):
-    """Runs several layers on the same input and adds up what each of them changes."""
+    """Runs several layers on the same input and adds up, or averages, what each of them changes."""
 
-    def __init__(self, layers: list[nn.Module]) -> None:
+    def __init__(self, layers: list[nn.Module], combine: interventions.Combine) -> None:
         """Shares the layers."""
         super().__init__()
         self.layers = nn.ModuleList(layers)
+        self.share = 1.0 if combine == "sum" else 1.0 / len(layers)
         self.attention_type = getattr(layers[0], "attention_type", "full_attention")
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """The input plus the sum of the changes."""
+        """The input plus the sum, or the mean, of the changes."""
         changes = [taps.first_tensor(layer(hidden_states, *args, **kwargs)) - hidden_states for layer in self.layers]
-        return hidden_states + sum(changes)
+        return hidden_states + sum(changes) * self.share
 
 
 @contextlib.contextmanager
@@ -43,7 +44,10 @@ def applied(parts: model_wiring.Parts, spec: interventions.LayerOrder | None) ->
     config: Any = parts.hf.config
     kinds = getattr(config, "layer_types", None)
     stages = spec.stages
-    modules = [layers[stage[0]] if len(stage) == 1 else SideBySide([layers[i] for i in stage]) for stage in stages]
+    modules = [
+        layers[stage[0]] if len(stage) == 1 else SideBySide([layers[i] for i in stage], spec.combine)
+        for stage in stages
+    ]
     depth = config.num_hidden_layers
     try:
         setattr(owner, name, nn.ModuleList(modules))

@@ -59,6 +59,22 @@ def test_the_effects_of_all_nodes_are_shares(results):
     assert all(0 <= row[name] <= 1 for row in found["effects"] for name in ("resample", "mean", "zero"))
 
 
+def test_the_divergence_form_of_an_effect_is_zero_where_nothing_moves_and_absent_for_numbers(results, tmp_path):
+    found = evaluating.iit(shipped.trained("3", 510, results=results), rows=40)
+    assert all(row["kl"] is None for row in found["effects"])
+    task = shipped.task_of("40")
+    training.train(task, training.shape_of(task, sizes.of(40)), RECIPE, shipped.folder_of("40", 510, tmp_path))
+    subject = shipped.trained("40", 510, results=tmp_path)
+    assert all(row["kl"] >= 0 for row in evaluating.iit(subject, rows=40)["effects"])
+    bench = evaluating.Bench(subject, rows=20)
+    assert float(bench.divergence(bench.logits).max()) == 0
+    mine, other = (one[:, task.counted] for one in (bench.logits, bench.without(["m0"], bench.there)))
+    expected = torch.nn.functional.kl_div(
+        other.log_softmax(-1), mine.log_softmax(-1), reduction="none", log_target=True
+    ).sum(-1)
+    assert torch.allclose(bench.divergence(bench.without(["m0"], bench.there)), expected, atol=1e-6)
+
+
 def test_a_circuit_of_everything_is_wholly_realistic(results):
     subject = shipped.trained("3", 510, results=results)
     found = evaluating.realism(subject, graph.Circuit.full(subject.truth.graph), rows=60)

@@ -91,6 +91,27 @@ def test_strict_swaps_touch_only_nodes_outside_the_circuit(case3, way, low, high
     assert int(counts.max()) <= high_
 
 
+def test_nodes_outside_the_circuit_start_with_a_tenth_of_their_output(case3):
+    shape = dataclasses.replace(case3.program.shape, n_heads=2)
+    pupils = siit.Pupils(case3, shape, [{"m0": "m0", "a1.h0": "a1.h1"}])
+    weights = batched.draw(shape, [0])
+    before, after = (batched.named(shape, one[0]) for one in (weights, pupils.hushed(weights)))
+    shares = {name: after[name] / before[name] for name in before if name.endswith("weight")}
+    changed = {name for name in shares if not torch.equal(before[name], after[name])}
+    attention = "model.layers.{}.self_attn.o_proj.weight"
+    assert changed == {attention.format(0), attention.format(1), "model.layers.1.mlp.fc_out.weight"}
+    assert torch.allclose(shares[attention.format(1)][0], torch.tensor([0.1, 1.0]))
+
+
+def test_mixed_swaps_take_the_ways_in_turn(case3):
+    shape = dataclasses.replace(case3.program.shape, n_heads=5)
+    pupils = siit.Pupils(case3, shape, [{"m0": "m0", "a1.h0": "a1.h2"}, {"m0": "m1", "a1.h0": "a0.h1"}])
+    batch = pupils.batch(np.random.default_rng(0), 30)
+    mixed = pupils.masks(batch, "strict", "mixed")
+    for index, way in enumerate(siit.STRICT):
+        assert torch.equal(mixed[:, index::3], pupils.masks(batch, "strict", way)[:, index::3])
+
+
 def test_an_unknown_way_of_swapping_is_an_error_with_the_nearest(perfect):
     batch = perfect.batch(np.random.default_rng(0), 4)
     with pytest.raises(errors.RequestError, match="did you mean 'sample_all'"):
@@ -101,15 +122,18 @@ def case3_weights(pupils):
     return pupils.task.program.weights
 
 
-def test_no_gradient_flows_through_what_was_taken_from_the_other_input(case3):
+@pytest.mark.parametrize("detached", [True, False])
+def test_gradients_flow_through_what_was_taken_from_the_other_input_unless_detached(case3, detached):
     shape = case3.program.shape
     pupils = siit.Pupils(case3, shape, [{"m0": "m0", "a1.h0": "a1.h0"}])
     weights = batched.draw(shape, [0]).requires_grad_()
     batch = pupils.batch(np.random.default_rng(0), 16)
     masks = torch.ones(1, 1, 16, 4, dtype=torch.bool)  # every node from the other input
-    (gradient,) = torch.autograd.grad(pupils.logits(weights, batch, masks).sum(), weights)
+    logits = pupils.logits(weights, batch, masks, detached=detached)
+    (gradient,) = torch.autograd.grad(logits.sum(), weights)
     used = {name for name, part in batched.named(shape, gradient[0]).items() if bool(part.any())}
-    assert not any("mlp.fc_in" in name or ("_proj.weight" in name and "o_proj" not in name) for name in used)
+    inside = [name for name in used if "mlp.fc" in name or ("_proj.weight" in name and "o_proj" not in name)]
+    assert bool(inside) != detached
     assert "lm_head.weight" in used
 
 

@@ -41,7 +41,7 @@ def models(folder):
 
 def test_a_run_leaves_weights_and_a_log_per_seed(case3, shape, tmp_path):
     found = training.train(case3, shape, SHORT, tmp_path)
-    assert files(tmp_path) == {"recipe.json"} | {
+    assert files(tmp_path) == {"recipe.json", "training.lock"} | {
         f"seed-{s}/{name}" for s in (0, 1) for name in ("log.json", "model.safetensors")
     }
     log = json.loads((tmp_path / "seed-1" / "log.json").read_text())
@@ -61,6 +61,12 @@ def test_a_stopped_run_ends_with_the_weights_of_one_that_was_not(case3, shape, t
     assert models(tmp_path / "parts") == models(tmp_path / "whole")
 
 
+def test_a_run_whose_last_seed_leaves_when_it_is_time_to_save_ends_well(case3, shape, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
+    found = training.train(case3, shape, dataclasses.replace(SHORT, threshold=0.0), tmp_path)
+    assert [(one.status, one.step) for one in found] == [("reached", 3)] * 2
+
+
 def test_a_finished_run_is_not_run_again_and_more_seeds_may_join(case3, shape, tmp_path):
     training.train(case3, shape, SHORT, tmp_path)
     before = models(tmp_path)
@@ -71,7 +77,7 @@ def test_a_finished_run_is_not_run_again_and_more_seeds_may_join(case3, shape, t
 
 def test_another_recipe_in_the_same_folder_is_refused(case3, shape, tmp_path):
     training.train(case3, shape, SHORT, tmp_path)
-    with pytest.raises(errors.RequestError, match=r"rate 0\.005 / 0\.1"):
+    with pytest.raises(errors.RequestError, match=r"rate 0\.01 / 0\.1"):
         training.train(case3, shape, dataclasses.replace(SHORT, rate=0.1), tmp_path)
 
 
@@ -127,11 +133,17 @@ def test_separate_steps_take_three_updates_a_batch(case3, shape, tmp_path):
     assert (run.step, run.state.updates, run.losses.shape) == (1, 3, (2, 3))
 
 
+def test_a_loss_without_weight_is_not_computed(case3, shape, tmp_path):
+    run = training._Run(case3, shape, dataclasses.replace(SHORT, behaviour=0.0), tmp_path)
+    run.learn()
+    assert (run.losses > 0).tolist() == [[True, True, False]] * 2
+
+
 def test_adam_is_torchs_adam_with_each_row_clipped_by_itself():
     start = torch.randn(2, 5)
     state = optimising.State.fresh(start.clone())
     rows = [torch.nn.Parameter(row.clone()) for row in start]
-    peers = [torch.optim.Adam([row], lr=0.01, betas=(0.9, 0.9)) for row in rows]
+    peers = [torch.optim.Adam([row], lr=0.01, betas=(0.9, 0.99)) for row in rows]
     for _ in range(5):
         gradient = torch.randn(2, 5) * torch.tensor([[10.0], [0.01]])
         state = state.stepped(gradient, rate=0.01)
@@ -140,6 +152,41 @@ def test_adam_is_torchs_adam_with_each_row_clipped_by_itself():
             torch.nn.utils.clip_grad_norm_([row], 0.1)
             peer.step()
     assert torch.allclose(state.weights, torch.stack([row.detach() for row in rows]), atol=1e-5)
+
+
+def test_the_mean_of_the_weights_follows_them_and_forgets_the_start():
+    state = optimising.State.fresh(torch.zeros(1, 3))
+    for _ in range(1000):
+        state = dataclasses.replace(state, weights=torch.ones(1, 3)).stepped(torch.zeros(1, 3), rate=0.0)
+    assert torch.allclose(state.mean, torch.ones(1, 3), atol=1e-3)
+
+
+def test_two_trainings_in_one_folder_are_refused_and_the_first_goes_on(case3, shape, tmp_path):
+    def second(doing, done, of):
+        if done == 2:
+            with pytest.raises(errors.StoreError, match=r"is being trained by another process: wait .* \(--out\)"):
+                training.train(case3, shape, SHORT, tmp_path)
+
+    assert len(training.train(case3, shape, SHORT, tmp_path, tell=second)) == 2
+    assert len(training.train(case3, shape, SHORT, tmp_path)) == 2, "the lock is gone with the training"
+
+
+def test_batches_are_taken_in_turn_from_a_pool_and_strict_swaps_are_drawn_anew(case3, shape, tmp_path):
+    run = training._Run(case3, shape, dataclasses.replace(SHORT, pool=2), tmp_path)
+    batches = []
+    for _ in range(3):
+        batches.append(run._batch())
+        run.learn()
+    assert torch.equal(batches[0].base, batches[2].base)
+    assert not torch.equal(batches[0].base, batches[1].base)
+    assert not torch.equal(batches[0].luck, batches[2].luck)
+
+
+def test_the_rate_rises_and_falls_to_nothing():
+    recipe = training.Recipe(rate=1.0, epochs=1, samples=2000, batch=1)
+    assert recipe.rate_at(0) < 0.02
+    assert recipe.rate_at(150) > 0.95
+    assert recipe.rate_at(1999) < 1e-5
 
 
 def test_the_weight_id_is_that_of_the_published_commands():

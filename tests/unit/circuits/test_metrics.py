@@ -113,3 +113,9 @@ def test_a_metric_that_does_not_move_is_refused():
         metrics.check_moves(metric, same, same.clone())
     with pytest.raises(errors.AnalysisError, match="is nan on the corrupt run of pair 1"):
         metrics.check_moves(metric, same, torch.tensor([1.0, float("nan")]))
+
+
+def test_the_divergence_of_the_clean_run_from_itself_is_never_below_zero(made):
+    for scale in (1.0, 30.0):
+        logits = scale * torch.randn(len(made), 1, 50)
+        assert float(metrics.get("kl")(logits, made, logits).min()) >= 0

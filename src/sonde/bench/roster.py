@@ -1,0 +1,154 @@
+"""Which models does a leaderboard run on?
+
+    roster.embedded(seeds=(0, 1))                       # those that come with Sonde
+    roster.suite_of(Path("runs/core"))                  # those that training made, if they are good enough
+    roster.compiled(cases.ids("core"))
+    entry.subject()                                     # loads one
+
+An Entry is plain data, so that it can be sent to another process, and says by a digest which weights it means: rows that were
+measured on other weights are not taken for its own. Costs reading the logs; loading a subject costs milliseconds.
+"""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from sonde.bench import cases as bench_cases
+from sonde.bench import published, shipped, suite, training
+from sonde.core import errors
+
+LEAST = 0.995
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """A model that methods are run on.
+
+    Attributes:
+        kind: `embedded`, `trained`, `compiled` or `published`.
+        case: Its case.
+        seed: Of its training; it also fixes the pairs.
+        place: Its folder; empty for a compiled one.
+        digest: Changes when the weights do.
+    """
+
+    kind: str
+    case: str
+    seed: int = 0
+    place: str = ""
+    digest: str = ""
+
+    def subject(self) -> shipped.Subject:
+        """The model, its task and its true circuit; loaded once."""
+        return _subject(self)
+
+
+def embedded(*, cases: Sequence[str] | None = None, seeds: Iterable[int] | None = None) -> list[Entry]:
+    """The models that come with Sonde.
+
+    Raises:
+        RequestError: There are none of these cases and seeds.
+    """
+    wanted = None if seeds is None else set(seeds)
+    found = [
+        _trained("embedded", case, seed, shipped.EMBEDDED / f"case-{case}" / f"seed-{seed}")
+        for case, seed in shipped.list_embedded()
+        if (cases is None or case in cases) and (wanted is None or seed in wanted)
+    ]
+    if not found:
+        shipped.embedded(cases[0] if cases else "3", seed=min(wanted or {0}))  # says what there is and how to train
+        raise errors.RequestError("no embedded model of these cases and seeds: see `sonde bench cases --group core`")
+    return _ordered(found)
+
+
+def suite_of(
+    folder: Path, *, cases: Sequence[str] | None = None, seeds: Iterable[int] | None = None, least: float = LEAST
+) -> tuple[list[Entry], dict[str, float]]:
+    """The best try of each case and seed of a suite, and the figures of those that are not good enough.
+
+    Args:
+        folder: What `sonde bench train core --out` made.
+        cases: Only these.
+        seeds: Only these.
+        least: What the lowest of accuracy, IIA and strict accuracy must reach.
+
+    Raises:
+        RequestError: Nothing in the folder is good enough.
+    """
+    there = sorted({path.name.removeprefix("case-") for path in folder.glob("case-*") if path.is_dir()})
+    wanted = range(1000) if seeds is None else tuple(seeds)
+    found, short = [], {}
+    for case in (case for case in there if case.isdecimal() and (cases is None or case in cases)):
+        for one in suite.best(folder, int(case), _seeds(folder, case, wanted)):
+            if suite.score(one) >= least:
+                found.append(_trained("trained", case, one.seed, one.folder))
+            else:
+                short[f"case {case}, seed {one.seed}"] = suite.score(one)
+    for name in (name for name in shipped.IOI if cases is None or name in cases):
+        for one in shipped.best_below(folder / name, wanted):
+            good = suite.score(one) >= least
+            found += [_trained("trained", name, one.seed, one.folder)] if good else []
+            short |= {} if good else {f"{name}, seed {one.seed}": suite.score(one)}
+    if not found:
+        best = f"; the best has {max(short.values()):.2%}" if short else ""
+        raise errors.RequestError(
+            f"{folder} has no trained model with {least:.1%} accuracy, IIA and strict accuracy{best}: train with "
+            f"`sonde bench train core --out {folder}`, or lower --least"
+        )
+    return _ordered(found), short
+
+
+def compiled(ids: Iterable[int]) -> list[Entry]:
+    """The compiled models of cases."""
+    return [Entry("compiled", str(case)) for case in ids]
+
+
+def folder_of(folder: Path, *, cases: Sequence[str] | None = None) -> list[Entry]:
+    """The models of a published InterpBench folder; see `published`.
+
+    Raises:
+        RequestError: There are none.
+    """
+    places = {case: place for case, place in published.places(folder).items() if cases is None or case in cases}
+    if not places:
+        raise errors.RequestError(f"{folder} has no published model of these cases; there are {published.told(folder)}")
+    found = [
+        Entry("published", case, 0, str(place), _digest(place / published.MODEL)) for case, place in places.items()
+    ]
+    return _ordered(found)
+
+
+def core(entries: Iterable[Entry]) -> list[Entry]:
+    """Those on whose cases methods are compared: `core` and IOI."""
+    known = {str(case) for case in bench_cases.ids("core")}
+    return [entry for entry in entries if entry.case in known or not entry.case.isdecimal()]
+
+
+def _trained(kind: str, case: str, seed: int, place: Path) -> Entry:
+    return Entry(kind, case, seed, str(place), _digest(place / training.MODEL))
+
+
+def _seeds(folder: Path, case: str, wanted: Iterable[int]) -> tuple[int, ...]:
+    there = {int(path.name.removeprefix("seed-")) for path in folder.glob(f"case-{case}/try-*/seed-*")}
+    return tuple(sorted(there & set(wanted)))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def _ordered(entries: list[Entry]) -> list[Entry]:
+    return sorted(
+        entries, key=lambda one: (not one.case.isdecimal(), int(one.case) if one.case.isdecimal() else 0, one.seed)
+    )
+
+
+@functools.lru_cache(maxsize=128)
+def _subject(entry: Entry) -> shipped.Subject:
+    if entry.kind == "compiled":
+        return shipped.compiled(entry.case)
+    if entry.kind == "published":
+        return published.opened(entry.case, Path(entry.place))
+    return shipped.opened(entry.case, Path(entry.place), f"case-{entry.case}-{entry.kind}-seed-{entry.seed}")

@@ -1,0 +1,128 @@
+"""Would any corruption of this size have done the same? Controls for a corruption.
+
+    controls.draw(corruption, seed=0, count=3)                  # the same thing done to random other layers
+    controls.matched(model, corruption, prompts, seed=0)        # noise as large as the change at the Site
+
+1. What changes the order of layers is done to other layers, as many: windows to windows, sets to sets; to layers that it
+   leaves alone where there are enough of them. `keep-first` is held against keeping as many random layers, `drop-first`
+   against skipping as many.
+2. Noise is put into other layers, at the same kind of Site.
+3. What else is done at a Site is held against Gaussian noise there whose size is that of the change, measured on prompts.
+
+An explicit `order` has no control of its own kind: none is drawn. Costs nothing, except `matched`: a forward pass a prompt.
+"""
+
+import dataclasses
+import random
+from collections.abc import Sequence
+
+import numpy as np
+
+from sonde.core import interventions, sites
+from sonde.lab import corruptions, orders
+from sonde.models import model as models_model
+
+TRIES = 200
+#: Prompts that the size of a change is measured on, at most.
+PROMPTS = 8
+
+
+def draw(corruption: corruptions.Corruption, *, seed: int = 0, count: int = 1) -> list[corruptions.Corruption]:
+    """Other layers for the same treatment, all different; fewer than asked for if there are no more.
+
+    Args:
+        corruption: What is controlled for.
+        seed: Fixes the draws.
+        count: How many.
+    """
+    generator = random.Random(f"{seed}:{corruption.spec}")
+    found: dict[str, corruptions.Corruption] = {}
+    for _ in range(TRIES * count):
+        one = _drawn(corruption, generator) if len(found) < count else None
+        if one is None:
+            break
+        if one.spec != corruption.spec:
+            found[one.spec] = one
+    return list(found.values())
+
+
+def for_task(
+    model: models_model.Model, corruption: corruptions.Corruption, prompts: Sequence[str], *, seed: int, count: int
+) -> list[corruptions.Corruption]:
+    """The controls that fit a corruption: other layers, or noise of the size of the change."""
+    if corruption.kind in ("zero", "mean", "patch"):
+        return [matched(model, corruption, prompts, seed=seed + 1 + at) for at in range(count)]
+    return draw(corruption, seed=seed, count=count)
+
+
+def matched(
+    model: models_model.Model, corruption: corruptions.Corruption, prompts: Sequence[str], *, seed: int = 0
+) -> corruptions.Corruption:
+    """Noise at the same Site and positions, as large as what the corruption changes there on these prompts."""
+    (spec,) = corruption.bound(model)
+    names = sites.select(corruption.site, model.site_names)
+    squares: dict[str, list[float]] = {name: [] for name in names}
+    for prompt in list(prompts)[:PROMPTS]:
+        _, cache = model.run_with_cache(prompt, names)
+        for name in names:
+            value = cache[name][0].float().cpu().numpy()
+            changed = _changed(spec, value)
+            rows = list(corruption.positions) if corruption.positions is not None else slice(None)
+            squares[name].append(float(np.mean((changed - value)[rows] ** 2)))
+    parts = [
+        corruptions.make(
+            "noise",
+            corruption.n_layers,
+            site=name,
+            std=float(f"{max(np.sqrt(np.mean(squares[name])), 1e-12):.4g}"),
+            seed=seed,
+            positions=corruption.positions,
+        )
+        for name in names
+    ]
+    return corruptions.joined(parts)
+
+
+def _changed(spec: interventions.Intervention, value: np.ndarray) -> np.ndarray:
+    if isinstance(spec, interventions.Mean):
+        return np.broadcast_to(value.mean(axis=0), value.shape)
+    if isinstance(spec, interventions.Patch):
+        stored = np.asarray(spec.values, dtype=value.dtype)
+        new = value.copy()
+        new[: len(stored)] = stored[: len(value)] if stored.ndim == value.ndim else stored
+        return new if stored.ndim == value.ndim else np.broadcast_to(stored, value.shape)
+    return np.zeros_like(value)
+
+
+def _drawn(one: corruptions.Corruption, generator: random.Random) -> corruptions.Corruption | None:
+    if one.kind == "joined":
+        parts = [_drawn(part, generator) or part for part in one.parts]
+        return corruptions.joined(parts)
+    if one.kind == "noise" and one.site is not None and "*" not in one.site:
+        site = sites.Site.parse(one.site)
+        if site.layer is None:
+            return None
+        return dataclasses.replace(one, site=str(sites.Site(site.kind, generator.randrange(one.n_layers))))
+    if one.kind not in orders.KINDS or one.kind == "order":
+        return None
+    layers = _layers(one, generator)
+    kind = {"keep-first": "keep", "drop-first": "skip"}.get(one.kind, one.kind)
+    if one.kind == "permute":
+        ranks = [sorted(one.layers).index(layer) for layer in one.layers]
+        layers = [sorted(layers)[rank] for rank in ranks]
+    return dataclasses.replace(one, kind=kind, layers=tuple(layers))
+
+
+def _layers(one: corruptions.Corruption, generator: random.Random) -> list[int]:
+    """As many other layers, side by side if these are."""
+    size, count = len(one.layers), one.n_layers
+    together = size > 1 and max(one.layers) - min(one.layers) + 1 == size and not one.kind.startswith("keep")
+    if together:
+        starts = range(count - size + 1)
+        free = [at for at in starts if not set(range(at, at + size)) & set(one.layers)]
+        start = generator.choice(free or list(starts))
+        return list(range(start, start + size))
+    others = [layer for layer in range(count) if layer not in one.layers]
+    if one.kind.startswith("keep") or len(others) < size:
+        others = list(range(count))
+    return generator.sample(others, size)

@@ -1,0 +1,174 @@
+"""What is one inquiry: which question, with which examples, under which limits, and what belongs to it?
+
+    inquiry = inquiries.begin(book, settings)
+    inquiry = inquiries.opened(book, "q1")
+    inquiry.entries("run")               # its runs; after a fork, also those it inherited
+
+An inquiry is one run of the research loop: one model, one task, one planner, one seed, one budget. A fork takes over the
+first calls of another inquiry, with all they led to, and goes on from there. Costs a query.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sonde.core import errors
+from sonde.lab import budget, log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How an inquiry is run.
+
+    Attributes:
+        model: Name of the model.
+        task: Name of the task.
+        n_layers: Layers of the model.
+        planner: Who decides what is tried.
+        seed: Draws the split, the controls and the planner's choices.
+        limits: The budget.
+        explore: Examples to explore with.
+        held_out: Examples that only registered predictions and their controls may see.
+        approve: Whether every experiment waits for a person's yes.
+        more: What else the planner was told.
+    """
+
+    model: str
+    task: str
+    n_layers: int
+    planner: str = "search"
+    seed: int = 0
+    limits: budget.Limits = dataclasses.field(default_factory=budget.Limits)
+    explore: tuple[int, ...] = ()
+    held_out: tuple[int, ...] = ()
+    approve: bool = False
+    more: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings as JSON data."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def read(cls, body: Any) -> "Settings":
+        """Reads what `to_json` wrote."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        fields = {name: value for name, value in body.items() if name in names}
+        fields["limits"] = budget.Limits(**fields["limits"])
+        fields |= {name: tuple(fields[name]) for name in ("explore", "held_out")}
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """An inquiry in a log.
+
+    Attributes:
+        book: The log.
+        id: Its id.
+        settings: How it is run.
+        parts: The inquiries its past comes from, each with the number of its last entry that counts; itself is last.
+    """
+
+    book: log.Log
+    id: str
+    settings: Settings
+    parts: tuple[tuple[str, int | None], ...]
+
+    def entries(self, kind: str | None = None, *, own: bool = False) -> list[log.Entry]:
+        """Entries in their order; with `own`, without those inherited by a fork."""
+        found: list[log.Entry] = []
+        for name, last in self.parts[-1:] if own else self.parts:
+            found += [one for one in self.book.entries(kind, name) if last is None or one.seq <= last]
+        return found
+
+    def spent(self) -> budget.Spent:
+        """What it has spent of its budget."""
+        return budget.spent(self.book, self.id)
+
+    def append(self, kind: str, body: dict[str, Any], **more: Any) -> log.Entry:
+        """Writes an entry of this inquiry; see `Log.append`."""
+        return self.book.append(kind, self.id, body, **more)
+
+    def cited(self, id: str, kind: str) -> log.Entry:
+        """An entry of this inquiry.
+
+        Raises:
+            SelectorError: There is none of that kind and id in it.
+        """
+        log.number(id, kind)
+        entry = self.book.get(id)
+        inside = any(entry.inquiry == name and (last is None or entry.seq <= last) for name, last in self.parts)
+        if not inside:
+            raise errors.SelectorError(
+                f"{id} belongs to {entry.inquiry}, not to {self.id}: cite what this inquiry made"
+            )
+        return entry
+
+    def status(self, hypothesis: str) -> str:
+        """Open, supported or refuted: what the last finding about a hypothesis says."""
+        return self.states().get(hypothesis, "open")
+
+    def states(self) -> dict[str, str]:
+        """The state of every hypothesis."""
+        said = {one["hypothesis"]: str(one["status"]) for one in self.entries("finding")}
+        return {one.id: said.get(one.id, "open") for one in self.entries("hypothesis")}
+
+    def ended(self) -> log.Entry | None:
+        """How it ended, None if it did not."""
+        ends = self.entries("end", own=True)
+        return ends[-1] if ends else None
+
+
+def begin(book: log.Log, settings: Settings, *, parent: str | None = None, at: int = 0) -> Inquiry:
+    """Writes a new inquiry into the log.
+
+    Args:
+        book: The log.
+        settings: How it is run.
+        parent: For a fork: the inquiry whose past it takes over.
+        at: For a fork: how many of the parent's calls.
+
+    Raises:
+        SelectorError: There is no such parent.
+        RequestError: The parent has not so many calls.
+    """
+    last = None
+    if parent is not None:
+        calls = opened(book, parent).entries("call", own=True)
+        if not 0 <= at <= len(calls):
+            raise errors.RequestError(
+                f"{parent} has {len(calls)} calls, so a fork begins at 0 to {len(calls)}, got {at}"
+            )
+        last = calls[at - 1].seq if at else log.number(parent)
+    body = settings.to_json() | {"parent": parent, "at": at if parent else None, "last": last}
+    made = book.append("inquiry", None, body, cites=(parent,) if parent else ())
+    return opened(book, made.id)
+
+
+def opened(book: log.Log, id: str) -> Inquiry:
+    """An inquiry of the log; `last` is the newest one.
+
+    Raises:
+        SelectorError: There is none.
+    """
+    if id == "last":
+        newest = book.read("SELECT MAX(seq) FROM entries WHERE kind = 'inquiry'")[0][0]
+        if newest is None:
+            raise errors.SelectorError(
+                f"there is no inquiry in {book.path} yet; begin one with: sonde lab run --task NAME"
+            )
+        id = f"q{newest}"
+    log.number(id, "inquiry")
+    entry = book.get(id)
+    parts: list[tuple[str, int | None]] = [(id, None)]
+    above = entry
+    while above["parent"]:
+        parts.insert(0, (above["parent"], above["last"]))
+        above = book.get(above["parent"])
+    return Inquiry(book, id, Settings.read(entry.body), tuple(parts))
+
+
+def listed(book: log.Log) -> Sequence[Inquiry]:
+    """All inquiries of the log, oldest first."""
+    return [opened(book, one.id) for one in book.entries("inquiry")]

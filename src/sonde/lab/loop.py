@@ -1,0 +1,190 @@
+"""How does an inquiry run? The planner says what to do, the desk does it, the log remembers, until the planner stops.
+
+    inquiry = loop.begin(book, bench, planner="search", seed=0, limits=budget.Limits(30))
+    end = loop.conduct(desk.Desk(bench, inquiry), search.SearchPlanner())
+
+Whatever stops it (Ctrl-C, a dead server, a killed process), the log is whole, and `conduct` on the same inquiry takes it
+up: a planner that replays is told what it was told before, another one reads the log. A fork is an inquiry that begins
+with the first calls of another. `replay` makes all calls of an inquiry again, in a new one, and says what differs.
+
+Costs the experiments.
+"""
+
+import collections
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sonde.core import errors
+from sonde.lab import budget, desk, experiments, inquiries, log, planning, schemas, tools
+
+EXAMPLES = 12
+#: Says yes or no to a request, or None to wait no longer.
+Approver = Callable[[log.Entry], bool | None]
+#: Told after each call: the call, the reply, what is spent.
+OnCall = Callable[[planning.Call, desk.Reply, budget.Spent], None]
+TOLERANCE = 1e-4
+_NUMBERS = ("kept", "accuracy", "loss_delta")
+
+
+def begin(book: log.Log, bench: experiments.Experiments, *, most: int = EXAMPLES, **settings: Any) -> inquiries.Inquiry:
+    """Begins an inquiry: the intact model is measured on the whole task, and its solved examples are split.
+
+    Args:
+        book: The log.
+        bench: Model and task.
+        most: Examples on each side of the split at most.
+        **settings: Further `inquiries.Settings`: planner, seed, limits, approve, more.
+
+    Raises:
+        BudgetError: The budget is zero.
+        AnalysisError: The intact model cannot do the task.
+    """
+    given: dict[str, Any] = {
+        "model": bench.model.cfg.model_name,
+        "task": bench.task.name,
+        "n_layers": bench.n_layers,
+    } | settings
+    made = inquiries.Settings(**given)
+    budget.check(made.limits, budget.Spent())
+    explore, held_out = experiments.split(bench.solved, made.seed, most=most)
+    made = inquiries.Settings(**given, explore=explore, held_out=held_out)
+    inquiry = inquiries.begin(book, made)
+    whole = bench.measure(bench.parse("none"), range(len(bench.task.examples)))
+    more = {"split": "all", "prediction": None, "control": None, "intact_seconds": bench.intact_seconds}
+    inquiry.append("run", whole.body | more, examples=whole.examples)
+    return inquiry
+
+
+def conduct(
+    at: desk.Desk, planner: planning.Planner, *, approver: Approver | None = None, on_call: OnCall | None = None
+) -> log.Entry | None:
+    """Runs an inquiry to its end, from wherever it stopped.
+
+    Args:
+        at: Where the tools are used.
+        planner: Who decides.
+        approver: Who is asked, in approval mode; waits for another process if left out.
+        on_call: Told after each call.
+
+    Returns:
+        The end, or None if an experiment still waits for a yes.
+
+    Raises:
+        BudgetError: The budget is zero.
+        ServerError: The planner's server is gone; the log is whole, and the inquiry can be taken up.
+    """
+    inquiry = at.inquiry
+    if (end := inquiry.ended()) is not None:
+        return end
+    if not inquiry.settings.limits.experiments:
+        budget.check(inquiry.settings.limits, inquiry.spent())
+    past = collections.deque(inquiry.entries("call") if planner.replays else ())
+    steps = planner.steps(inquiry)
+    try:
+        call = next(steps)
+        while True:
+            reply = _known(past, call) or _done(at, call, approver or waiting(inquiry))
+            if reply.outcome == "pending":
+                steps.close()
+                return None
+            if on_call is not None:
+                on_call(call, reply, inquiry.spent())
+            call = steps.send(reply)
+    except StopIteration as end:
+        return inquiry.append("end", {"why": str(end.value)})
+
+
+def waiting(inquiry: inquiries.Inquiry, *, seconds: int | float | None = None, every: float = 0.2) -> Approver:
+    """An approver that waits until another process answers, for so many seconds at most."""
+
+    def wait(request: log.Entry) -> bool | None:
+        began = time.monotonic()
+        while (said := desk.answer_to(inquiry, request.id)) is None:
+            if seconds is not None and time.monotonic() - began >= seconds:
+                return None
+            time.sleep(every)
+        return said
+
+    return wait
+
+
+def _known(past: "collections.deque[log.Entry]", call: planning.Call) -> desk.Reply | None:
+    """What the log says about a call that was made before; from the first new call on, nothing."""
+    if past and past[0]["tool"] == call.tool and past[0]["arguments"] == _written(call):
+        entry = past.popleft()
+        return desk.Reply(entry["outcome"], entry["result"], tuple(entry["made"]))
+    past.clear()
+    return None
+
+
+def _written(call: planning.Call) -> Any:
+    """Arguments as the log has them."""
+    try:
+        return schemas.write(schemas.read(tools.get(call.tool).arguments, call.arguments))
+    except errors.RequestError:
+        return {"text": str(call.arguments)[:500]}
+
+
+def _done(at: desk.Desk, call: planning.Call, approver: Approver) -> desk.Reply:
+    reply = at.call(call.tool, call.arguments)
+    while reply.outcome == "pending":
+        request = at.inquiry.book.get(reply.result["request"])
+        said = approver(request)
+        if said is None:
+            return reply
+        if desk.answer_to(at.inquiry, request.id) is None:
+            desk.answer(at.inquiry.book, request.id, yes=said)
+        reply = at.call(call.tool, call.arguments)
+    return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A call that was made again.
+
+    Attributes:
+        number: Which call it was, from 0.
+        tool: Its tool.
+        before: What it made first.
+        after: What it made now.
+        difference: The largest difference of a number; None where there are none.
+        same: Whether outcome and numbers agree.
+    """
+
+    number: int
+    tool: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    difference: float | None
+    same: bool
+
+
+def replay(bench: experiments.Experiments, inquiry: inquiries.Inquiry) -> tuple[inquiries.Inquiry, list[Repeated]]:
+    """Makes all calls of an inquiry again, in a new inquiry with the same examples, and compares."""
+    fields = inquiry.settings.to_json() | {"approve": False}
+    fields["more"] = {**inquiry.settings.more, "replay_of": inquiry.id}
+    fresh = inquiries.begin(inquiry.book, inquiries.Settings.read(fields))
+    at, names, rows = desk.Desk(bench, fresh), dict[str, str](), list[Repeated]()
+    for number, entry in enumerate(inquiry.entries("call")):
+        reply = at.call(entry["tool"], _renamed(entry["arguments"], names))
+        names |= dict(zip(entry["made"], reply.made, strict=False))
+        gaps = [abs(reply.result[name] - entry["result"][name]) for name in _NUMBERS
+                if name in reply.result and name in entry["result"]]  # fmt: skip
+        gap = max(gaps, default=None)
+        same = reply.outcome == entry["outcome"] and (gap is None or gap <= TOLERANCE)
+        same = same and reply.result.get("status") == entry["result"].get("status")
+        rows.append(Repeated(number, entry["tool"], tuple(entry["made"]), reply.made, gap, same))
+    told = sum(not one.same for one in rows)
+    fresh.append("end", {"why": f"A replay of {inquiry.id}: {told} of {len(rows)} calls came out differently."})
+    return fresh, rows
+
+
+def _renamed(value: Any, names: dict[str, str]) -> Any:
+    """Arguments that cite the entries of the new inquiry instead of the old one's."""
+    if isinstance(value, str):
+        return names.get(value, value)
+    if isinstance(value, list):
+        return [_renamed(one, names) for one in value]
+    return {name: _renamed(one, names) for name, one in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,110 @@
+"""`sonde lab` and `sonde study layers` as people type them, on tiny models."""
+
+import json
+
+import pytest
+from typer import testing
+
+from sonde._cli import main
+
+
+@pytest.fixture
+def sonde_says(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def run(*words, code=0, **options):
+        done = testing.CliRunner().invoke(main.app, [str(word) for word in words], **options)
+        assert done.exit_code == code, (done.output, done.exception)
+        return done.output
+
+    return run
+
+
+def test_one_prompt_is_answered_by_both_models_side_by_side(sonde_says):
+    words = (
+        "lab",
+        "chat",
+        "-m",
+        "tiny-llama",
+        "--skip",
+        "1",
+        "--corrupt",
+        "noise:blocks.0.hook_mlp_out@0.1",
+        "-p",
+        "Hi",
+        "--tokens",
+        4,
+    )
+    shown = sonde_says(*words)
+    assert "intact" in shown
+    assert "skip:1 + noise:blocks.0.hook_mlp_out@0.1" in shown
+    assert sonde_says(*words) == shown
+
+
+def test_a_talk_goes_on_until_an_empty_line(sonde_says):
+    shown = sonde_says("lab", "chat", "-m", "tiny-llama", "--skip", "1", "--tokens", 4, input="Hello\nAgain\n\n")
+    assert shown.count("intact") == 2
+    assert sonde_says("lab", "chat", "-m", "tiny-llama", "--skip", "1", "--tokens", 4, input="").count("intact") == 0
+
+
+def test_a_task_is_measured_with_controls_and_written(sonde_says, tmp_path):
+    shown = sonde_says(
+        "lab", "measure", "skip:1", "-m", "tiny-llama", "-t", "capitals", "-n", 4, "--controls", 1, "--out", "x.json"
+    )
+    assert "baseline" in shown
+    assert "control" in shown
+    assert "cannot do 'capitals'" in shown
+    (result,) = json.loads((tmp_path / "x.json").read_text())["results"]
+    assert (result["corruption"], len(result["rows"])) == ("skip:1", 4)
+
+
+def test_shifts_and_translations_are_shown(sonde_says):
+    assert "raised" in sonde_says("lab", "shifts", "skip:1", "Hello", "-m", "tiny-llama", "--top", 3)
+    assert "KL control" in sonde_says("lab", "translate", "-m", "tiny-llama", "--tokens", 16)
+
+
+def test_a_task_file_is_checked(sonde_says, tmp_path):
+    assert "json-closing" in sonde_says("lab", "tasks", "check")
+    assert "cannot do it" in sonde_says("lab", "tasks", "check", "-m", "tiny-llama", "-t", "plurals")
+    bad = {"format": 1, "tasks": [{"name": "empty", "description": "Nothing.", "examples": []}]}
+    (tmp_path / "bad.json").write_text(json.dumps(bad))
+    assert "'empty' has no examples" in sonde_says("lab", "tasks", "check", "bad.json", code=1)
+
+
+def test_generating_without_a_sentence_or_a_server_says_what_is_missing(sonde_says, monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    assert "in a sentence" in sonde_says("lab", "tasks", "generate", "rhymes", code=2)
+    assert "key" in sonde_says("lab", "tasks", "generate", "rhymes", "Rhymes.", code=2)
+
+
+def test_a_layer_that_is_not_there_is_told_in_one_line(sonde_says):
+    shown = sonde_says("lab", "chat", "-m", "tiny-llama", "--skip", "7", "-p", "Hi", code=2)
+    assert shown.strip() == "sonde: skip:7: no layer 7: this model has layers 0 to 3"
+    assert "did you mean 'rhyme'" in sonde_says("lab", "measure", "skip:1", "-m", "tiny-llama", "-t", "rime", code=2)
+
+
+def test_the_study_of_layers_writes_a_report_and_is_taken_up(sonde_says, tmp_path):
+    words = (
+        "study",
+        "layers",
+        "-m",
+        "tiny-llama",
+        "--texts",
+        2,
+        "--tokens",
+        8,
+        "--orders",
+        1,
+        "--run",
+        "one",
+        "--runs",
+        "runs",
+    )
+    shown = sonde_says(*words)
+    assert "Skipping one layer does most harm" in shown
+    results = (tmp_path / "runs" / "one" / "results.json").read_bytes()
+    assert (tmp_path / "runs" / "one" / "report.html").stat().st_size > 1_000_000
+    assert "Everything is on disk" in sonde_says(*words)
+    assert (tmp_path / "runs" / "one" / "results.json").read_bytes() == results

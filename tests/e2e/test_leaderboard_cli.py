@@ -1,0 +1,119 @@
+"""`sonde bench leaderboard` as typed, and methods of one's own on the command line."""
+
+import json
+import re
+
+import pytest
+from typer import testing
+
+from sonde._cli import main
+from sonde.circuits import faithfulness, registry
+
+TYPED = testing.CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
+MINE = '''
+import numpy as np
+from sonde.circuits import registry, running_options
+
+@registry.register("typed-mine")
+def mine(model, pairs, metric, **options):
+    """Late sources first."""
+    search = running_options.Search("typed-mine", model, pairs, metric, options)
+    shape = search.runner.graph.allowed.shape
+    return search.scores(np.arange(1.0, shape[0] + 1)[:, None] * np.ones(shape))
+'''
+
+
+def typed(*words):
+    found = TYPED.invoke(main.app, [str(word) for word in words], catch_exceptions=True)
+    if found.exception and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    return found.exit_code, " ".join(found.output.split())
+
+
+@pytest.fixture
+def mine(tmp_path):
+    file = tmp_path / "my_method.py"
+    file.write_text(MINE)
+    yield file
+    registry._methods.pop("typed-mine", None)
+
+
+def board(out, *words):
+    return typed("bench", "leaderboard", "--tracr", "--cases", "3,11,40", "--pairs", 20, "--out", out, *words)
+
+
+def test_a_method_of_ones_own_gets_its_row_with_one_command(tmp_path, mine):
+    out = tmp_path / "out"
+    code, text = board(out, "--methods", "eap,exact-node,random")
+    assert code == 0, text
+    assert "3 models of 3 cases, 3 methods. About" in text
+    assert "Random has node AUROC" in text
+    before = (out / "rows.jsonl").read_bytes()
+    code, text = board(out, "--methods", "eap,exact-node,random", "--method-file", mine)
+    assert code == 0, text
+    assert (out / "rows.jsonl").read_bytes().startswith(before)
+    results = json.loads((out / "results.json").read_text())
+    assert {one["method"] for one in results["standings"]["methods"]} == {"eap", "exact-node", "random", "typed-mine"}
+    assert re.search(r"typed-mine \d\.\d{3} \[", text)
+    assert (out / "figures" / "standings.png").is_file()
+    assert (out / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--methods", "eep"], "no method 'eep'"),
+        (["--engine", "rey", "--methods", "random"], "no engine 'rey'"),
+        (["--from", "nowhere"], "give one of --tracr, --from and --folder"),
+        (["--cases", "ioi"], "no number of a compiled case"),
+        (["--method-file", "nowhere.py"], "no file nowhere.py"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_2(tmp_path, words, said):
+    code, text = board(tmp_path, *words)
+    assert code == 2, text
+    assert said in text
+
+
+def test_a_folder_without_trained_models_says_how_to_train(tmp_path):
+    code, text = typed("bench", "leaderboard", "--from", tmp_path)
+    assert code == 2
+    assert "sonde bench train core" in text
+
+
+def test_circuits_take_a_method_file_and_check_minimality_and_completeness(tmp_path, mine, monkeypatch):
+    monkeypatch.setattr(faithfulness, "DRAWS", 50)
+    code, text = typed("circuits", "methods", "--method-file", mine)
+    assert "Late sources first." in text
+    small = ["-m", "tiny-llama", "--task", "induction", "--pairs", "8"]
+    checks = ["--edges", "12", "--minimality", "3", "--completeness", "2"]
+    code, text = typed(
+        "circuits", "find", *small, "--method", "typed-mine", "--method-file", mine, *checks, "--out", tmp_path / "o"
+    )
+    assert code == 0, text
+    assert "Minimality: 3 of 12 edges taken out one at a time" in text
+    assert "Completeness: over 2 random halves" in text
+    found = json.loads((tmp_path / "o" / "checks.json").read_text())
+    assert len(found["minimality"]["falls"]) == 3
+    assert len(found["completeness"]["gaps"]) == 2
+    code, text = typed(
+        "circuits", "compare", *small, "--methods", "random", "--method-file", mine, "--out", tmp_path / "c"
+    )
+    assert code == 0, text
+    assert "typed-mine: CPR" in text
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_a_ray_cluster_gives_the_same_figures(tmp_path):
+    ray = pytest.importorskip("ray", reason='needs the extra: pip install "sonde[ray]"')
+    figures = []
+    for engine in ("local", "ray"):
+        code, text = board(tmp_path / engine, "--methods", "eap,exact-node", "--engine", engine)
+        assert code == 0, text
+        rows = json.loads((tmp_path / engine / "results.json").read_text())["rows"]
+        figures.append(
+            [(row["case"], row["method"], row["node_auroc"], row["edge_auroc"], row["passes"]) for row in rows]
+        )
+    ray.shutdown()
+    assert figures[0] == figures[1]

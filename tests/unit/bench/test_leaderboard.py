@@ -1,0 +1,254 @@
+"""The leaderboard: rows that are kept, standings, a method of one's own, and what a page says."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from sonde.bench import (
+    board_page,
+    board_rows,
+    contrast,
+    finding,
+    leaderboard,
+    roster,
+    shipped,
+    sizes,
+    standings,
+    training,
+)
+from sonde.circuits import method_files, registry
+from sonde.core import errors
+
+MINE = '''
+import numpy as np
+from sonde.circuits import registry, running_options
+
+@registry.register("{name}")
+def mine(model, pairs, metric, **options):
+    """The first sources first."""
+    search = running_options.Search("{name}", model, pairs, metric, options)
+    shape = search.runner.graph.allowed.shape
+    return search.scores(np.arange(shape[0], 0, -1.0)[:, None] * np.ones(shape))
+'''
+SMALL = leaderboard.Settings(pairs=20)
+
+
+def row(case, method, node, *, edge=0.9, seed=0, passes=1.0):
+    return board_rows.Row(
+        kind="embedded", case=case, seed=seed, method=method, digest="d", code="", metric="kl", level="edge",
+        node_auroc=node, edge_auroc=edge, passes=passes, seconds=0.1,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def entries():
+    return roster.compiled([3, 11, 40])
+
+
+def test_exact_patching_ranks_the_nodes_of_compiled_models_perfectly_and_random_does_not(entries, tmp_path):
+    board = leaderboard.Board(entries, SMALL)
+    told = []
+    found = board.run(["random", "exact-node"], tmp_path, tell=lambda *one: told.append(one))
+    assert not found.failed
+    by_method = {one.method: one for one in standings.of(found.rows).methods}
+    assert by_method["exact-node"].node.value == 1.0
+    assert by_method["random"].node.value < 1.0
+    assert told[-1] == ("exact-node", 3, 3)
+
+
+def test_what_was_measured_is_not_measured_again(entries, tmp_path, monkeypatch):
+    board = leaderboard.Board(entries[:2], SMALL)
+    first = board.run(["eap"], tmp_path)
+    monkeypatch.setattr(leaderboard, "measure", lambda *_: pytest.fail("measured again"))
+    assert leaderboard.Board(entries[:2], SMALL).run(["eap"], tmp_path).rows == first.rows
+    assert board.estimate(["eap"], tmp_path) == {"eap": 0.0}
+    other = [dataclasses.replace(entries[0], digest="other weights")]
+    assert board._row(board_rows.read(tmp_path, SMALL.to_json()), other[0], "eap") is None
+
+
+def test_an_interrupted_board_keeps_its_rows_and_half_a_line_is_forgotten(entries, tmp_path, monkeypatch):
+    real, count = leaderboard.measure, []
+
+    def stopped(*given):
+        count.append(given)
+        if len(count) == 2:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    monkeypatch.setattr(leaderboard, "measure", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        leaderboard.Board(entries, SMALL).run(["random"], tmp_path)
+    with (tmp_path / board_rows.ROWS).open("ab") as file:
+        file.write(b'{"kind": "comp')
+    monkeypatch.setattr(leaderboard, "measure", real)
+    found = leaderboard.Board(entries, SMALL).run(["random"], tmp_path)
+    assert [one.case for one in found.rows] == ["3", "11", "40"]
+
+
+def test_a_folder_of_other_settings_is_refused_and_so_is_an_engine_that_is_not_there(entries, tmp_path):
+    leaderboard.Board(entries[:1], SMALL).run(["random"], tmp_path)
+    with pytest.raises(errors.RequestError, match="pairs 20 / 30"):
+        leaderboard.Board(entries[:1], leaderboard.Settings(pairs=30)).run(["random"], tmp_path)
+    with pytest.raises(errors.RequestError, match="did you mean 'ray'"):
+        leaderboard.Board(entries[:1], SMALL).run(["random"], tmp_path, engine="rey")
+
+
+def test_a_method_that_fails_on_a_model_is_told_and_tried_again(entries, tmp_path):
+    @registry.register("fails-here", replace=True)
+    def fails(model, pairs, metric, **options):
+        """Fails."""
+        raise errors.AnalysisError("no such luck")
+
+    found = leaderboard.Board(entries[:1], SMALL).run(["fails-here", "random"], tmp_path)
+    assert found.failed == {"fails-here, case 3, seed 0": "no such luck"}
+    assert [one.method for one in found.rows] == ["random"]
+    registry._methods.pop("fails-here")
+
+
+def test_a_file_adds_a_method_and_a_changed_file_is_measured_again(entries, tmp_path):
+    file = tmp_path / "my_method.py"
+    file.write_text(MINE.format(name="mine-first"))
+    settings = leaderboard.Settings(20, None, (str(file),))
+    board = leaderboard.Board(entries[:1], settings)
+    assert set(board.codes) == {"mine-first"}
+    assert "mine-first" in board.methods()
+    (first,) = board.run(["mine-first"], tmp_path / "out").rows
+    assert first.code == method_files.digest(file)
+    registry._methods.pop("mine-first")
+    file.write_text(MINE.format(name="mine-first") + "\n# changed\n")
+    again = leaderboard.Board(entries[:1], settings)
+    assert again._row(board_rows.read(tmp_path / "out", settings.to_json()), entries[0], "mine-first") is None
+    registry._methods.pop("mine-first")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1", "registers no method"),
+        ("import nowhere_at_all", r"line 1: ModuleNotFoundError"),
+        ("def f(:", "line 1: SyntaxError"),
+        ("\n\n1 / 0", "line 3: ZeroDivisionError"),
+    ],
+)
+def test_a_method_file_that_cannot_be_used_says_why_and_where(tmp_path, text, said):
+    file = tmp_path / "bad.py"
+    file.write_text(text)
+    with pytest.raises(errors.RequestError, match=said):
+        method_files.load(file)
+    with pytest.raises(errors.RequestError, match="no file"):
+        method_files.load(tmp_path / "none.py")
+
+
+def test_standings_are_means_with_intervals_over_cases_and_corrected_paired_tests():
+    rng = np.random.default_rng(0)
+    cases = [str(case) for case in range(12)]
+    rows = [row(case, "good", 0.95 + 0.01 * rng.random(), seed=seed) for case in cases for seed in (0, 1)]
+    rows += [row(case, "bad", 0.5 + 0.1 * rng.random(), seed=seed) for case in cases for seed in (0, 1)]
+    rows += [row(case, "gone", None, passes=3.0) for case in cases]
+    found = standings.of(rows)
+    assert [one.method for one in found.methods] == ["good", "bad", "gone"]
+    good = found.methods[0]
+    assert good.node.low < good.node.value < good.node.high
+    assert (good.node.clusters, good.models, found.cases, found.models) == (12, 24, 12, 24)
+    assert np.isnan(found.methods[2].node.value)
+    test = found.test("bad", "good", "node")
+    assert test.difference.high < 0
+    assert test.p < 0.01
+    assert found.test("good", "gone", "node") is None
+    edges = [one for one in found.tests if one.level == "edge"]
+    assert len(edges) == 3
+    assert all(one.p == 1.0 for one in edges)
+
+
+def test_one_case_has_a_mean_and_no_interval():
+    (one,) = standings.of([row("3", "a", 0.8)]).methods
+    assert one.node.value == 0.8
+    assert np.isnan(one.node.low)
+
+
+def test_the_page_names_the_best_method_and_the_floor_and_holds_all_numbers(tmp_path):
+    rng = np.random.default_rng(1)
+    rows = [row(str(case), name, value + 0.02 * rng.random()) for case in range(8) for name, value in
+            (("exact-node", 0.97), ("exact", 0.96), ("eap-ig", 0.95), ("random", 0.49))]  # fmt: skip
+    found = leaderboard.Found(tuple(rows), {"eap, case 3, seed 0": "why"}, SMALL)
+    path = board_page.write(found, standings.of(rows), tmp_path, left_out={"case 7, seed 0": 0.9}, command="sonde x")
+    text = path.read_text()
+    assert "Best after exact patching, by nodes: eap-ig (AUROC" in text
+    assert "0.5 is within its interval" in text
+    assert "case 7, seed 0" in text
+    assert {one.name for one in (tmp_path / "figures").iterdir()} == {
+        "standings.png", "pairs-node.png", "pairs-edge.png", "by-model.png",
+    }  # fmt: skip
+    assert len(json.loads((tmp_path / "results.json").read_text())["rows"]) == 32
+
+
+def test_a_suite_gives_what_is_good_enough_and_names_the_rest(tmp_path):
+    task = shipped.task_of("3")
+    recipe = training.Recipe(seeds=(0,), epochs=1, samples=64, batch=64, check=1, rows=8, threshold=None)
+    training.train(task, training.shape_of(task, sizes.of(3)), recipe, tmp_path / "case-3" / "try-0")
+    found, short = roster.suite_of(tmp_path, least=0.0)
+    assert [(one.kind, one.case, one.seed) for one in found] == [("trained", "3", 0)]
+    assert not short
+    assert found[0].subject().log["task"] == "case 3"
+    with pytest.raises(errors.RequestError, match="the best has"):
+        roster.suite_of(tmp_path, least=1.1)
+
+
+def test_positions_are_shuffled_where_a_compiled_program_reads_them_and_bos_keeps_its_own():
+    positional, plain = shipped.compiled("3"), shipped.compiled("11")
+    pairs = finding.pairs_of(positional, n=20)
+    assert torch.equal(pairs.positions.sort(dim=1).values, torch.arange(5).expand(20, 5))
+    assert bool((pairs.positions[:, 0] == 0).all())
+    assert not torch.equal(pairs.positions, pairs.positions.sort(dim=1).values)
+    assert finding.pairs_of(plain, n=20).positions is None
+
+
+def test_shuffled_positions_let_exact_patching_find_the_positional_edge_of_case_3():
+    subject = shipped.compiled("3")
+    found = {}
+    for positions in (False, True):
+        pairs = finding.pairs_of(subject, n=60, positions=positions)
+        scores = registry.find(subject.model, pairs, metric="mse", method="exact")
+        found[positions] = finding.auroc(scores, subject, "edge")
+    assert found[True] == 1.0
+    assert found[False] < 1.0
+
+
+def test_answers_of_pairs_differ_where_they_can():
+    for case in ("11", "124"):  # of all-equal, 124, few inputs have another answer than most
+        subject = shipped.compiled(case)
+        pairs = finding.pairs_of(subject, n=30)
+        clean, corrupt = (finding._answers(subject.task, one) for one in (pairs.clean, pairs.corrupt))
+        differ = (clean != corrupt).any(dim=1)
+        assert bool(differ[0])
+        assert bool(differ.all()) == (case == "11")
+
+
+def test_nodes_that_no_swap_moves_are_idle_and_left_out():
+    assert finding.idle(shipped.compiled("53")) == ("m0",)
+    assert finding.idle(shipped.compiled("3")) == ()
+
+
+def test_the_answer_difference_falls_from_the_clean_to_the_corrupt_run_and_has_a_slope():
+    for case in ("3", "11"):
+        subject = shipped.compiled(case)
+        pairs = finding.pairs_of(subject, n=20)
+        metric = contrast.metric(subject.model, pairs, regression=subject.task.regression)
+        clean, corrupt = (contrast._logits(subject.model, pairs, corrupt=side) for side in (False, True))
+        high, low = metric(clean, pairs, clean), metric(corrupt, pairs, clean)
+        assert bool((high > low).all())
+        some = pairs.select([3, 1])
+        assert torch.allclose(metric(clean[[3, 1]], some, clean[[3, 1]]), high[[3, 1]])
+        scores = registry.find(subject.model, pairs, metric=metric, method="eap")
+        assert np.nanmax(np.abs(scores.values)) > 0.01
+
+
+def test_random_is_a_ranking_of_what_is_judged_and_so_fair_on_average():
+    subject = shipped.compiled("40")
+    scores = registry.find(subject.model, finding.pairs_of(subject, n=4), metric="kl", method="random")
+    for level in standings.LEVELS:
+        drawn = [finding.auroc(leaderboard._noise(scores, level, seed), subject, level) for seed in range(200)]
+        assert abs(np.mean(drawn) - 0.5) < 4 * np.std(drawn) / np.sqrt(len(drawn))

@@ -1,0 +1,44 @@
+"""The best linear guess: exact where the truth is linear, and no better than an average where pairs are shuffled."""
+
+import json
+
+import pytest
+import torch
+
+from sonde.core import errors
+from sonde.lab import texts, translating
+
+
+def test_a_linear_truth_is_found_and_shuffled_pairs_give_the_mean():
+    generator = torch.Generator().manual_seed(0)
+    source = torch.randn(400, 8, generator=generator)
+    truth, shift = torch.randn(8, 8, generator=generator), torch.randn(8, generator=generator)
+    target = source @ truth + shift
+    fresh = torch.randn(50, 8, generator=generator)
+    assert torch.allclose(translating.fit(source, target, 1e-9)(fresh), fresh @ truth + shift, atol=1e-4)
+    mixed = translating.fit(source, target[torch.randperm(400, generator=generator)], 10.0)
+    assert (mixed(fresh) - target.mean(dim=0)).abs().mean() < 0.3 * target.std()
+
+
+def test_the_translator_beats_its_control_and_the_last_layer_is_read_exactly(llama):
+    found = translating.measure(llama, texts.load(), tokens=32)
+    assert [one.layer for one in found.layers] == [0, 1, 2, 3, 4]
+    last = found.layers[-1]
+    assert last.lens.value == pytest.approx(0, abs=1e-5)
+    assert last.lens_agreement.value == 1
+    assert last.translated.value < 0.05
+    for one in found.layers[2:]:
+        assert one.translated.value < one.shuffled.value
+    kls = [one.translated.value for one in found.layers]
+    assert kls[-1] < kls[2] < kls[0]
+    assert (last.translated.clusters, last.translated.n) == (5, 160)
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_the_same_seed_gives_the_same_translator(llama):
+    assert translating.measure(llama, texts.load(), tokens=16) == translating.measure(llama, texts.load(), tokens=16)
+
+
+def test_too_few_texts_are_refused(llama):
+    with pytest.raises(errors.RequestError, match="at least six texts"):
+        translating.measure(llama, {"a": "b"})
