@@ -11,7 +11,7 @@ TOKENS = [(13 * i * i + 7) % 256 for i in range(24)]
 ORDERS = [(0, 2, 3), (0, 1, 1, 2, 3), (3, 1, 0, 2), (2,), (0, (1, 3), 2), ((0, 2), (1, 3), 0), (1, 1, 1, 1, 1, 1, 0)]
 
 
-def _by_hand(model, order):
+def _by_hand(model, order, combine="sum"):
     """Each layer is called with the very arguments it gets in a plain run, only in another order."""
     calls, handles = {}, []
 
@@ -35,7 +35,8 @@ def _by_hand(model, order):
         stream = calls[0][0][0]
         for stage in order:
             beside = stage if isinstance(stage, tuple) else (stage,)
-            stream = stream + sum(run(index, stream) - stream for index in beside)
+            share = 1 / len(beside) if combine == "mean" else 1
+            stream = stream + sum(run(index, stream) - stream for index in beside) * share
         final = model.parts.taps["ln_final.hook_out"].module(stream)
         logits = model.parts.taps["unembed.hook_out"].module(final)
         cap = getattr(model.hf.config, "final_logit_softcapping", None)
@@ -47,15 +48,18 @@ def _possible(model, order):
     return kinds is None or all(len({kinds[i] for i in stage}) == 1 for stage in order if isinstance(stage, tuple))
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=str)
-def test_any_order_equals_a_by_hand_loop_over_the_layers(model, kit, order):
-    spec = I.LayerOrder(order=order)
+CASES = [(order, "sum") for order in ORDERS] + [(ORDERS[4], "mean"), (ORDERS[5], "mean")]
+
+
+@pytest.mark.parametrize(("order", "combine"), CASES, ids=str)
+def test_any_order_equals_a_by_hand_loop_over_the_layers(model, kit, order, combine):
+    spec = I.LayerOrder(order=order, combine=combine)
     if not _possible(model, order):
         with pytest.raises(errors.InterventionError, match=r"side by side.*attend differently"):
             model.run_with_hooks(TOKENS, [spec])
         return
     before = kit.fingerprint(model)
-    expected = _by_hand(model, order)
+    expected = _by_hand(model, order, combine)
     assert kit.close(model.run_with_hooks(TOKENS, [spec]), expected)
     answer = model.generate(TOKENS, max_new_tokens=1, interventions=[spec])
     assert kit.close(answer.logprobs[0], expected[0, -1].log_softmax(dim=-1)[answer.tokens[0]], 1e-3)

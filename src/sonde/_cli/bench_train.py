@@ -83,12 +83,12 @@ def train_iit(
 def train_ioi(
     next_token: Annotated[bool, typer.Option("--next-token", help="The model that says every next word.")] = False,
     epochs: Epochs = 4,
-    strict_weight: Strict = 0.4,
+    strict_weight: Strict = 1.0,
     iit_weight: Iit = 1.0,
-    behaviour_weight: Behaviour = 1.0,
+    behaviour_weight: Behaviour = 0.0,
     early_stop: Early = False,
     threshold: Good = 0.999,
-    lr: Rate = 1e-3,
+    lr: Rate = 3e-3,
     siit_sampling: Way = "mixed",
     seeds: Seeds = "0",
     separate_steps: Separate = False,
@@ -96,7 +96,10 @@ def train_ioi(
     detached: Detached = False,
     out: Out = None,
 ) -> None:
-    """Train models to solve indirect object identification with three known nodes."""
+    """Train models to solve indirect object identification with three known nodes.
+
+    The plain loss has no weight here: swaps alone teach the task, and with it the way through the nodes was not found.
+    """
     _train(
         "ioi_next_token" if next_token else "ioi", out, seeds=seeds, early_stop=early_stop, threshold=threshold, epochs=epochs, strict=strict_weight,
         iit=iit_weight, behaviour=behaviour_weight, rate=lr, way=siit_sampling, separate=separate_steps,

@@ -263,3 +263,35 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_frozen(item) for item in value)
     return value
+
+
+class SpokenEnvironment(TaskEnvironment[TaskT]):
+    """An environment whose state follows from what was said: a snapshot is that, and restoring says it again.
+
+    A subclass empties `_said` when an episode starts, and adds what it reads to it.
+    """
+
+    _said: list[str]
+
+    def snapshot(self) -> dict[str, Any]:
+        """The episode under way as JSON data.
+
+        Raises:
+            EpisodeError: No episode is under way.
+        """
+        if self.task is None:
+            raise errors.EpisodeError("no episode is under way: call reset() before snapshot()")
+        return {"task_id": self.task.id, "episode": self._episode, "said": list(self._said)}
+
+    async def restore(self, snapshot: Mapping[str, Any]) -> records.TimeStep[records.LLMRequest]:
+        """Goes on from a snapshot; returns what was to be seen when it was taken.
+
+        Raises:
+            EpisodeError: The snapshot is of a task that this environment has not.
+        """
+        task = await self._take_up(snapshot["task_id"])
+        self.seek(snapshot["episode"])
+        now = records.TimeStep(records.StepType.FIRST, None, None, await self._start(task))
+        for text in snapshot["said"]:
+            now = await self.step(records.LLMResponse(data=(records.TextData(text),), usage=records.Usage(0, 0)))
+        return now

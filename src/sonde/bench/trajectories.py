@@ -28,8 +28,6 @@ Costs milliseconds to make; plays some hundreds of steps per second.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -193,7 +191,7 @@ class CourierTask:
     colours: tuple[str, ...]
 
 
-class Courier(environment.TaskEnvironment[CourierTask]):
+class Courier(environment.SpokenEnvironment[CourierTask]):
     """Shows a mark and a colour at every step, and asks for the key's colour at the door."""
 
     def __init__(self, case: Case, tasks: int = 64, *, seed: int = 0) -> None:
@@ -210,29 +208,6 @@ class Courier(environment.TaskEnvironment[CourierTask]):
     def step_limit(self) -> int:
         """How many steps an episode has."""
         return self.case.steps
-
-    def snapshot(self) -> dict[str, Any]:
-        """The episode under way as JSON data.
-
-        Raises:
-            EpisodeError: No episode is under way.
-        """
-        if self.task is None:
-            raise errors.EpisodeError("no episode is under way: call reset() before snapshot()")
-        return {"task_id": self.task.id, "episode": self._episode, "said": list(self._said)}
-
-    async def restore(self, snapshot: Mapping[str, Any]) -> records.TimeStep[records.LLMRequest]:
-        """Goes on from a snapshot; returns what was to be seen when it was taken.
-
-        Raises:
-            EpisodeError: The snapshot is of a task that this environment has not.
-        """
-        task = await self._take_up(snapshot["task_id"])
-        self.seek(snapshot["episode"])
-        now = records.TimeStep(records.StepType.FIRST, None, None, await self._start(task))
-        for text in snapshot["said"]:
-            now = await self.step(records.LLMResponse(data=(records.TextData(text),), usage=records.Usage(0, 0)))
-        return now
 
     async def _start(self, task: CourierTask) -> records.LLMRequest:
         self._fresh()

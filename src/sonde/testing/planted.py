@@ -260,7 +260,7 @@ class PlantedTask:
     moods: tuple[int, ...]
 
 
-class PlantedEnvironment(environment.TaskEnvironment[PlantedTask]):
+class PlantedEnvironment(environment.SpokenEnvironment[PlantedTask]):
     """Shows two features at every step, judges the answer, and remembers what was said at the critical step."""
 
     def __init__(
@@ -299,29 +299,6 @@ class PlantedEnvironment(environment.TaskEnvironment[PlantedTask]):
     def step_limit(self) -> int:
         """How many steps an episode has."""
         return self.steps
-
-    def snapshot(self) -> dict[str, Any]:
-        """The episode under way as JSON data.
-
-        Raises:
-            EpisodeError: No episode is under way.
-        """
-        if self.task is None:
-            raise errors.EpisodeError("no episode is under way: call reset() before snapshot()")
-        return {"task_id": self.task.id, "episode": self._episode, "said": list(self._said)}
-
-    async def restore(self, snapshot: Mapping[str, Any]) -> records.TimeStep[records.LLMRequest]:
-        """Goes on from a snapshot; returns what was to be seen when it was taken.
-
-        Raises:
-            EpisodeError: The snapshot is of a task that this environment has not.
-        """
-        task = await self._take_up(snapshot["task_id"])
-        self.seek(snapshot["episode"])
-        now = records.TimeStep(records.StepType.FIRST, None, None, await self._start(task))
-        for text in snapshot["said"]:
-            now = await self.step(records.LLMResponse(data=(records.TextData(text),), usage=records.Usage(0, 0)))
-        return now
 
     async def _start(self, task: PlantedTask) -> records.LLMRequest:
         self._fresh()
