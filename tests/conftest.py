@@ -11,6 +11,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import anyio.abc  # nnsight gives every class a `save`, which stops anyio's classes from being made later
+import anyio.streams.file
+import anyio.streams.tls  # noqa: F401
 import beartype
 import beartype.roar
 import hypothesis

@@ -11,8 +11,10 @@ import threading
 import time
 
 import pytest
+from typer import testing
 
 import sonde
+from sonde._cli import main
 from sonde.agents import playing
 from sonde.core import errors
 
@@ -64,10 +66,21 @@ def test_what_can_be_played_is_listed(tmp_path):
         (["20q", "-o", "oracle=llm"], "needs oracle_model"),
     ],
 )
-def test_a_mistake_is_explained_in_a_line(tmp_path, arguments, told):
-    done = run("-m", "tiny-llama", *arguments, folder=tmp_path)
+def test_a_mistake_is_explained_in_a_line(tmp_path, monkeypatch, arguments, told):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SONDE_RUNS", raising=False)
+    done = testing.CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(
+        main.app, ["play", "-m", "tiny-llama", *arguments]
+    )
+    assert done.exit_code in (1, 2)
+    assert told in " ".join(done.output.replace("│", " ").split())
+    assert "Traceback" not in done.output
+
+
+def test_a_mistake_goes_to_standard_error(tmp_path):
+    done = run("21q", "-m", "tiny-llama", folder=tmp_path)
     assert done.returncode in (1, 2)
-    assert told in " ".join(done.stderr.replace("│", " ").split())
+    assert "did you mean '20q'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
