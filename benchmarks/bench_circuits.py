@@ -3,7 +3,7 @@
 Plain models of 2 layers (4 heads, d_model 12, 110 edges, 1000 pairs of 5 tokens) and 6 layers (4 heads, d_model 64, 1,108
 edges, 100 pairs of 16), random weights, the same on both sides (logits are compared), logits read at every position for
 ACDC (KL) and at the last one for EAP (logit difference; its peer is auto-circuit's mask gradient at mask 0). One thread
-each, in turn. ACDC must keep exactly the edges of the reference at two thresholds that keep 10 to 50 % of the edges.
+each, in turn. ACDC must keep exactly the edges of the reference at thresholds that keep 10 to 50 % of the edges.
 
 auto-circuit needs HookedTransformer, which current TransformerLens no longer has, so it lives in an environment of its
 own (.cache/auto-circuit in the project), made on the first run; this file, started there with --peer, is its side. Run:
@@ -31,7 +31,7 @@ CASES = {
     "2 layers": {"layers": 2, "d_model": 12, "d_head": 3, "vocab": 16, "pairs": 1000, "width": 5, "scale": 0.3},
     "6 layers": {"layers": 6, "d_model": 64, "d_head": 16, "vocab": 64, "pairs": 100, "width": 16, "scale": 0.1},
 }
-TAUS = {"2 layers": (0.003, 0.01), "6 layers": (0.0003, 0.001)}
+TAUS = {"2 layers": (0.003, 0.01), "6 layers": (0.0003, 0.001, 0.0015)}
 N_HEADS, ROUNDS, SHARES = 4, 3, (0.1, 0.5)
 
 
