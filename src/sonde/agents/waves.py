@@ -34,7 +34,7 @@ from sonde.models import model as models_model
 #: Tokens that rows must begin alike with to have them encoded once for all.
 WORTH_SHARING = 32
 #: Tokens that a batch generates before rows that are done make room for their next step.
-SLICE = 8
+SLICE = 6
 #: Errors that concern every episode alike: playing stops, and can be taken up again.
 COMMON = (errors.ServerError, errors.BudgetError, errors.StoreError)
 

@@ -282,7 +282,8 @@ class Batch:
         encoded = np.asarray(row.tokens[:-1], dtype=np.int64)
         lineage = {digest: spans.clip(where, 0, len(encoded)) for digest, where in row.lineage.items()}
         order = self.order.digest if self.order else None
-        row.entry, row.reused = kv.Entry(encoded, lineage, order, self.slab, index, {}), len(encoded)
+        seat = self.slab.place.index(index)
+        row.entry, row.reused = kv.Entry(encoded, lineage, order, self.slab, seat, {}), len(encoded)
         return requests.Paused(row.request, row)
 
     def _finish(self, index: int, row: Row) -> requests.Generation:
@@ -301,7 +302,8 @@ class Batch:
         if self.parts.cfg.causal:
             lineage = {digest: spans.clip(where, 0, len(encoded)) for digest, where in row.lineage.items()}
             order = self.order.digest if self.order else None
-            self.pool.add(kv.Entry(np.asarray(encoded, dtype=np.int64), lineage, order, self.slab, index, coverage))
+            kept, seat = np.asarray(encoded, dtype=np.int64), self.slab.place.index(index)
+            self.pool.add(kv.Entry(kept, lineage, order, self.slab, seat, coverage))
         return requests.Generation(
             text=cut_text(self.tokenizer, row.generated, request.sampling.stop),
             tokens=tuple(row.generated),

@@ -6,7 +6,7 @@ applied at which slots when it was made. It is reused up to the first slot at wh
 recorder already has, differ. That is exact: for a causal model nothing later can matter.
 
 Cost of a match: one comparison of token arrays per cached conversation. Cost of reuse: none if the same conversations
-go on together, otherwise one copy of the prefix.
+go on together; if some of them stay behind, as many rows change places; otherwise one copy of each prefix.
 """
 
 import contextlib
@@ -30,11 +30,16 @@ _clock = itertools.count()
 
 
 class Slab:
-    """Key and value storage for a fixed number of rows."""
+    """Key and value storage for a fixed number of rows.
+
+    A batch runs on the first rows of the tensors. Rows can change places, so a conversation knows its row by a number
+    that stays, and `place` says where that row is now.
+    """
 
     def __init__(self, rows: int, capacity: int) -> None:
         """Allocates nothing yet: shapes come with the first keys."""
         self.rows, self.capacity = rows, capacity
+        self.place = list(range(rows))
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
 
@@ -55,9 +60,24 @@ class Slab:
     def copy_row(self, row: int, source: "Slab", source_row: int, length: int) -> None:
         """Takes over a prefix from another slab."""
         for index, (keys, values) in enumerate(zip(source.keys, source.values, strict=True)):
-            mine = self.stage(index, keys)
-            mine[0][row, :, :length] = keys[source_row, :, :length]
-            mine[1][row, :, :length] = values[source_row, :, :length]
+            mine, there = self.stage(index, keys), source.place[source_row]
+            mine[0][self.place[row], :, :length] = keys[there, :, :length]
+            mine[1][self.place[row], :, :length] = values[there, :, :length]
+
+    def to_front(self, rows: Sequence[int]) -> list[int]:
+        """Brings some rows to the first places, where others change with them; says which place each has then."""
+        asked, count = set(rows), len(rows)
+        leaving = [row for row, place in enumerate(self.place) if place < count and row not in asked]
+        for row in rows:
+            if self.place[row] >= count:
+                self._swap(row, leaving.pop())
+        return [self.place[row] for row in rows]
+
+    def _swap(self, row: int, other: int) -> None:
+        here, there = self.place[row], self.place[other]
+        for stored in (*self.keys, *self.values):
+            stored[[here, there]] = stored[[there, here]]
+        self.place[row], self.place[other] = there, here
 
 
 class SlabCache:
@@ -99,9 +119,10 @@ class SlabCache:
         keys, values = self.slab.stage(self._stage, key)
         self._stage += 1
         assert self._slots is not None
+        count = len(self._slots)
         if self._run is not None and self._rows is None:
-            keys[:, :, slice(*self._run)] = key
-            values[:, :, slice(*self._run)] = value
+            keys[:count, :, slice(*self._run)] = key
+            values[:count, :, slice(*self._run)] = value
         else:
             self._places = self._places or _places(self._slots, self._rows, key.shape[1], self.slab.capacity)
             kept, place = self._places
@@ -110,7 +131,7 @@ class SlabCache:
                 stored.view(-1, stored.shape[-1]).index_copy_(0, place, lines if kept is None else lines[kept])
         keys, values = keys[:, :, : self._length], values[:, :, : self._length]
         if self._rows is None:
-            return keys, values
+            return keys[:count], values[:count]
         rows = self._rows.to(keys.device)
         return keys.index_select(0, rows), values.index_select(0, rows)
 
@@ -137,7 +158,8 @@ class Entry:
         tokens: Its token ids, one per slot.
         lineage: For each intervention (by digest) that was applied, the slots.
         order: The layer order it was made under.
-        slab: Where its keys and values are, in row `row`.
+        slab: Where its keys and values are.
+        row: In which of its rows; see `Slab.place`.
         coverage: For each recorder, the index of the record of each slot.
     """
 
@@ -197,7 +219,7 @@ class Pool:
         return best
 
     def seat(self, matches: Sequence[tuple[Entry | None, int]], need: int) -> tuple[Slab, list[int]]:
-        """A slab in which every request has a row with its reused prefix, and which row that is.
+        """A slab whose first rows have the reused prefixes of the requests, and the place of each.
 
         Args:
             matches: For each request its entry and reusable length.
@@ -208,9 +230,10 @@ class Pool:
         rows = [entry.row for entry in near]
         if len(near) == len(matches) and len(slabs) == 1 and len(set(rows)) == len(rows):
             (slab,) = slabs.values()
-            if slab.rows == len(rows) and slab.capacity >= need:
+            # A slab of which less than half is used makes room: the rest may never be asked for again.
+            if slab.rows <= 2 * len(rows) and slab.capacity >= need:
                 self.remove(near)
-                return slab, rows
+                return slab, slab.to_front(rows)
         continued = [entry for entry, length in matches if entry is not None and length == len(entry.tokens)]
         capacity = -(-need * 5 // 4 // GROWTH) * GROWTH
         slab = Slab(len(matches), capacity)

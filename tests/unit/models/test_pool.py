@@ -82,6 +82,34 @@ def test_a_conversation_that_branches_off_early_leaves_the_other_alone():
     assert (rows, pool.entries) == ([0], [old])
 
 
+def _told_apart(slab):
+    for stored in (*slab.keys, *slab.values):
+        stored[:] = torch.arange(slab.rows, dtype=torch.float32)[:, None, None, None]
+    return slab
+
+
+@hypothesis.given(st.permutations(range(6)), st.lists(st.integers(1, 6), min_size=1, max_size=4))
+def test_rows_that_change_places_keep_what_is_in_them(order, counts):
+    slab = _told_apart(_slab(6))
+    for count in counts:
+        rows = order[:count]
+        assert sorted(slab.to_front(rows)) == list(range(count))
+        for stored in (*slab.keys, *slab.values):
+            assert [stored[slab.place[row]].unique().tolist() for row in range(6)] == [[float(row)] for row in range(6)]
+
+
+def test_when_some_conversations_stay_behind_the_others_go_on_in_place_and_nothing_is_lost():
+    pool, slab = kv.Pool(10**9), _told_apart(_slab(4))
+    entries = [_entry([row], slab, row=row) for row in range(4)]
+    for entry in entries:
+        pool.add(entry)
+    assert pool.seat([(entries[3], 1), (entries[1], 1)], 4) == (slab, [0, 1])
+    assert pool.entries == [entries[0], entries[2]]
+    copy, _ = pool.seat([(entries[2], 1)], 4)
+    assert copy is not slab, "three of four rows would lie idle"
+    assert copy.keys[0][0, 0, 0, 0] == 2
+
+
 def test_the_match_that_saves_most_wins_up_to_the_limit():
     pool = kv.Pool(10**9)
     short, long = _entry([1, 2]), _entry([1, 2, 3, 9])
