@@ -28,7 +28,7 @@ test: $(VENV)/.installed sandbox ## Run the fast tests
 	@$(BIN)/python -m pytest -q -n $(WORKERS)
 
 test-slow: $(VENV)/.installed sandbox ## Run the tests that need minutes or the embedded model
-	@$(BIN)/python -m pytest -q -m slow
+	@SONDE_SHAPES=off $(BIN)/python -m pytest -q -m slow -n $(WORKERS) --durations=15
 
 check: $(VENV)/.installed ## Lint, format, types and import contracts
 	@echo "ruff check";   $(BIN)/ruff check --quiet .

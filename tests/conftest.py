@@ -2,6 +2,8 @@
 
 The import hook must be in place before `sonde` is first imported; it then also covers the modules that `sonde` loads
 lazily. It checks plain functions, generators, methods and dataclass fields. Coroutine functions pass through unchecked.
+`SONDE_SHAPES=off` leaves it out, as `make test-slow` does: checking every call doubles the time of the hundreds of small
+studies there, whose code the fast tests run under the checks.
 """
 
 import os
@@ -42,7 +44,8 @@ _checker = types.ModuleType("sonde_shape_checker")
 _checker.check = check  # type: ignore[attr-defined]
 sys.modules["sonde_shape_checker"] = _checker
 assert "sonde" not in sys.modules, "sonde was imported before its shape checks could be installed"
-jaxtyping.install_import_hook("sonde", "sonde_shape_checker.check")
+if os.environ.get("SONDE_SHAPES") != "off":
+    jaxtyping.install_import_hook("sonde", "sonde_shape_checker.check")
 
 
 @pytest.fixture(scope="session", autouse=True)
