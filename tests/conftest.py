@@ -10,6 +10,7 @@ import os
 import random
 import sys
 import types
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,25 @@ def check(function: Callable[..., Any]) -> Callable[..., Any]:
 _checker = types.ModuleType("sonde_shape_checker")
 _checker.check = check  # type: ignore[attr-defined]
 sys.modules["sonde_shape_checker"] = _checker
+
+
+def has_shapes(hint: Any) -> bool:
+    """Whether a shape is written anywhere in an annotation; one that is still a string may have one."""
+    if isinstance(hint, str) or getattr(hint, "__module__", "").startswith("jaxtyping"):
+        return True
+    return any(has_shapes(part) for part in typing.get_args(hint))
+
+
+def jaxtyped(function: Any = None, /, *, typechecker: Any = None) -> Any:
+    """As jaxtyping's own, which takes 20 microseconds a call, but only where there are shapes to compare."""
+    if function is None:
+        return lambda found: jaxtyped(found, typechecker=typechecker)
+    if isinstance(function, types.FunctionType) and not any(map(has_shapes, function.__annotations__.values())):
+        return typechecker(function)
+    return jaxtyping_jaxtyped(function, typechecker=typechecker)
+
+
+jaxtyping_jaxtyped, jaxtyping.jaxtyped = jaxtyping.jaxtyped, jaxtyped
 assert "sonde" not in sys.modules, "sonde was imported before its shape checks could be installed"
 if os.environ.get("SONDE_SHAPES") != "off":
     jaxtyping.install_import_hook("sonde", "sonde_shape_checker.check")
