@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import functools
+import shutil
 
 import pytest
 import torch
@@ -64,10 +65,42 @@ def client(model):
 
 
 @pytest.fixture
-def env():
-    """A task of eight turns, so that there is a step 5."""
+def env(request):
+    """Eight steps, so that there is a step 5: a scripted task, or a real environment, where a tiny model wins nothing."""
+    kind = getattr(request, "param", "scripted")
+    if kind != "scripted":
+        return sonde.make(f"{kind}:0:1", step_limit=ROUNDS, max_output_tokens=5)
     task = scripted_tasks()[0]
     return ScriptedEnvironment([dataclasses.replace(task, turns=task.turns * 2)], max_output_tokens=5)
+
+
+NEEDS_BUBBLEWRAP = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap: apt install bubblewrap")
+CODE = pytest.param("code", marks=NEEDS_BUBBLEWRAP)
+everywhere = pytest.mark.parametrize("env", ["scripted", "20q", CODE], indirect=True)
+#: Where whole attention patterns are kept, prompts stay short.
+in_games = pytest.mark.parametrize("env", ["scripted", "20q"], indirect=True)
+
+
+@pytest.mark.parametrize("preset", ["20q", CODE])
+def test_basic_example_in_real_environments(preset, model, client):
+    async def main():
+        async with sonde.make(f"{preset}:0:1", step_limit=4, max_output_tokens=5) as env:
+            with ActivationCapture(model, "blocks.*.hook_resid_post") as capture:
+                ts = await env.reset()
+                while not ts.last():
+                    capture.start_step()
+                    action = await client(ts.observation)
+                    capture.end_step()
+                    ts = await env.step(action)
+            return capture.get_trajectory()
+
+    trajectory = asyncio.run(main())
+    lengths = [len(trajectory.tokens(step)) for step in range(len(trajectory))]
+    assert len(lengths) == 4
+    assert sorted(set(lengths)) == lengths, "the conversation grows at every step"
+    _, cache = model.run_with_cache(trajectory.tokens(3), "blocks.2.hook_resid_post")
+    kept = trajectory.get_activation(3, "blocks.2.hook_resid_post")
+    assert torch.allclose(kept, cache["blocks.2.hook_resid_post"], atol=1e-4)
 
 
 def test_basic_example(capsys):
@@ -123,6 +156,7 @@ def test_client_with_chat_template(model):
     assert asyncio.run(client(request)).prompt_token_ids[0] == tokenizer.convert_tokens_to_ids("<|im_start|>")
 
 
+@in_games
 async def test_activation_capture(model, client, env):
     with ActivationCapture(model) as capture:
         # Filter which hooks to capture (optional)
@@ -163,6 +197,7 @@ async def test_activation_capture(model, client, env):
     assert loaded.step_metadata[0]["step_reward"] is None
 
 
+@in_games
 async def test_automatic_capture(model, client, env):
     with automatic_activation_capture(model) as capture:
         # Activations are captured automatically during each client call
@@ -176,6 +211,7 @@ async def test_automatic_capture(model, client, env):
     assert len(trajectory) == ROUNDS
 
 
+@everywhere
 async def test_intervention_manager(model, client, env):
     manager = InterventionManager(model)
 
@@ -266,6 +302,7 @@ def test_attention_knockout(model):
     assert torch.allclose(changed[site][0, :, 20].sum(-1), torch.ones(4))
 
 
+@in_games
 async def test_use_case_1_attention_head_analysis_across_trajectories(model, client, env):
     with ActivationCapture(model) as capture:
         # Run agent episode
@@ -359,6 +396,7 @@ async def test_use_case_4_temporal_information_flow_analysis(model, client, env)
     assert {note["action_type"] for note in notes} <= {"message", "question", "empty", "command", "edit", "read"}
 
 
+@in_games
 def test_use_case_5_comparative_analysis_of_different_models(env):
     models = [
         sonde.load("tiny-gpt2"),
@@ -448,6 +486,7 @@ def test_advanced_example_finding_code_understanding_circuits(capsys):
     assert out.count("Critical: Layer") == len(drawn) > 0
 
 
+@in_games
 async def test_memory_optimization(model, client, env):
     # Only capture specific hooks
     capture = ActivationCapture(
