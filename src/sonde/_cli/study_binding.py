@@ -26,8 +26,14 @@ def binding(
     train: Annotated[bool, typer.Option("--train", help="Train a model first, and study that one: an hour.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Train without the helps; expect the plateau.")] = False,
     told: Annotated[
-        int, typer.Option(min=0, help="A help: after so many layers ask each right-hand side for its line's value; 0: do not.")
+        int,
+        typer.Option(
+            min=0, help="A help: after so many layers ask each right-hand side for its line's value; 0: do not."
+        ),
     ] = 0,
+    start: Annotated[
+        str, typer.Option(help="Begin with a model that comes with Sonde and a step, such as seed-0@1500.")
+    ] = "",
     layers: Annotated[int, typer.Option(min=1, help="Layers of the model to train.")] = 6,
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 5000,
     pairs: Annotated[int, typer.Option(min=10, help="Held-out pairs per number of hops.")] = 200,
@@ -60,7 +66,8 @@ def binding(
     with screens.stopped(screen, f"the same command and --run {run}"), screens.bars(screen) as tell:
         chosen = list(model or shipped.names())
         if train or stage == "train":
-            options = {"seed": seed, "steps": steps, "shape": network.Shape(layers=layers), "told": told}
+            shape = network.Shape(layers=layers)
+            options = {"seed": seed, "steps": steps, "shape": shape, "told": told, "start": start}
             chosen = [str(_trained(run, runs, options, plain=plain, tell=tell))]
         found = None
         if stage != "train":

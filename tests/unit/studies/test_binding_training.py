@@ -10,7 +10,7 @@ import torch
 import sonde
 from sonde.core import errors
 from sonde.programs import chains, interpreter
-from sonde.studies.binding import language, network, training
+from sonde.studies.binding import language, network, shipped, training
 
 GRAMMAR = language.Grammar()
 SMALL = training.Recipe(
@@ -234,6 +234,29 @@ def test_a_run_from_before_an_option_was_there_is_taken_up(tmp_path, monkeypatch
     training.train(recipe, tmp_path)
     with pytest.raises(errors.RequestError, match="told differ"):
         training.train(dataclasses.replace(recipe, told=1), tmp_path)
+
+
+def test_a_run_can_begin_with_the_weights_of_a_shipped_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "TESTED", 40)
+    recipe = training.Recipe(start="seed-0@1500", told=4, steps=1, rate=0.0, batch=4)
+    folder = training.train(recipe, tmp_path)
+    begun = shipped.at_step("seed-0", 1500).state_dict()
+    with sonde.load(folder) as model:
+        for name, value in model.hf.state_dict().items():
+            torch.testing.assert_close(value, begun[name])
+    log = json.loads((tmp_path / training.LOG).read_text())
+    assert log[0]["root"]["later"] > 0.3
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [("seed-0", "such as seed-0@1500"), ("seed-0@7", "no weights of step 7"), ("seed-99@1", "no binding model")],
+)
+def test_a_beginning_that_is_not_there_is_refused(start, message, tmp_path):
+    with pytest.raises(errors.RequestError, match=message):
+        training.train(training.Recipe(start=start), tmp_path)
+    with pytest.raises(errors.RequestError, match="another shape"):
+        training.train(dataclasses.replace(SMALL, start="seed-0@1500"), tmp_path / "small")
 
 
 def test_the_labels_of_every_line_are_those_of_the_interpreter(programs):

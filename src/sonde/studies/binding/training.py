@@ -52,6 +52,8 @@ class Recipe:
             help. Otherwise one query a program, hops equally frequent, easy ones with one hop.
         told: After how many layers each line's right-hand side is asked for that line's value too: a help, none with 0.
             It goes with `every`. It teaches that values are there, not that an answer is read from there.
+        start: The weights to begin with: a model that comes with the package and one of its steps, such as
+            `seed-0@1500`; new ones with nothing. Moments, rate and steps begin anew.
     """
 
     seed: int = 0
@@ -63,6 +65,7 @@ class Recipe:
     easy: float = 0.25
     every: bool = True
     told: int = 0
+    start: str = ""
 
     def __post_init__(self) -> None:
         """Checks that the helps fit the model and each other."""
@@ -171,7 +174,7 @@ class _Run:
     def __init__(self, recipe: Recipe, folder: Path) -> None:
         self.recipe, self.folder = recipe, folder
         self.step, self.rows, self.seconds, self.loss = 0, [], 0.0, float("nan")
-        self.model = network.make(recipe.shape, recipe.grammar, recipe.seed)
+        self.model = _beginning(recipe)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=recipe.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True
         )
@@ -252,6 +255,21 @@ class _Run:
         with disk.explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             disk.write_atomic(path, data)
+
+
+def _beginning(recipe: Recipe) -> Any:
+    """The network before the first step."""
+    if not recipe.start:
+        return network.make(recipe.shape, recipe.grammar, recipe.seed)
+    from sonde.studies.binding import shipped  # it builds on this module
+
+    name, _, step = recipe.start.partition("@")
+    if not step.isdecimal():
+        raise errors.RequestError(f"begin with a model and a step of it, such as seed-0@1500, not {recipe.start!r}")
+    there = shipped.recipe(name)
+    if (there.shape, there.grammar) != (recipe.shape, recipe.grammar):
+        raise errors.RequestError(f"{name} has another shape or grammar than this run: {there.shape}, {there.grammar}")
+    return shipped.at_step(name, int(step)).train()
 
 
 def _share(right: Bool[np.ndarray, "program"]) -> float:
