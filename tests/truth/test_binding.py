@@ -9,11 +9,12 @@ from sonde.studies.binding import patching, shipped, spaces, study, training
 
 TRAINED = [name for name in shipped.names() if shipped.recipe(name).every]
 FROM_NOTHING = [name for name in TRAINED if not shipped.recipe(name).start]
+TOLD = [name for name in TRAINED if shipped.recipe(name).told]
 PAIRS = 40
 
 
-def test_at_least_one_trained_model_comes_with_the_package():
-    assert TRAINED
+def test_trained_models_come_with_the_package():
+    assert (FROM_NOTHING, TOLD) == (["seed-0", "seed-1"], ["seed-0-told", "seed-1-told"])
 
 
 @pytest.fixture(scope="module", params=TRAINED)
@@ -62,11 +63,9 @@ def test_with_three_hops_it_stops_in_between_where_the_root_is_no_longer_needed(
     assert ((between >= study.ENOUGH) & (root <= study.LITTLE)).any()
 
 
-@pytest.mark.parametrize("hops", [2, 3])
-def test_where_lines_were_told_their_values_answers_are_read_from_the_last_line_and_not_from_the_root(hops):
-    assert shipped.recipe("seed-0-told").told
-    assert has_moved("seed-0-told", hops)
-    assert not has_moved("seed-0", hops)
+@pytest.mark.parametrize("name", TRAINED)
+def test_with_two_hops_answers_are_read_from_the_queried_line_where_lines_were_told_their_values_and_only_there(name):
+    assert has_moved(name, 2) == (name in TOLD)
 
 
 def test_another_chains_root_is_not_followed(trained):
@@ -98,7 +97,7 @@ def test_the_log_shows_chance_then_the_heuristic_then_the_systematic_answer(name
     assert log[-1]["root"]["later"] > 0.9
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", FROM_NOTHING)
 def test_the_weights_of_an_earlier_phase_answer_as_logged(name):
     early = shipped.steps(name)[0]
     row = next(row for row in shipped.log(name) if row["step"] == early)
@@ -106,10 +105,11 @@ def test_the_weights_of_an_earlier_phase_answer_as_logged(name):
     assert found["balanced"] == pytest.approx(row["balanced"], abs=0.02)  # they are kept in half precision
 
 
-def test_a_model_that_began_with_anothers_weights_begins_where_that_one_was():
-    name, _, step = shipped.recipe("seed-0-told").start.partition("@")
-    row = next(row for row in shipped.log(name) if row["step"] == int(step))
-    assert shipped.log("seed-0-told")[0]["balanced"] == pytest.approx(row["balanced"], abs=0.02)
+@pytest.mark.parametrize("name", TOLD)
+def test_a_model_that_began_with_anothers_weights_begins_where_that_one_was(name):
+    other, _, step = shipped.recipe(name).start.partition("@")
+    row = next(row for row in shipped.log(other) if row["step"] == int(step))
+    assert shipped.log(name)[0]["balanced"] == pytest.approx(row["balanced"], abs=0.02)
 
 
 def test_all_weights_together_stay_small():

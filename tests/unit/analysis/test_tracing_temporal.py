@@ -107,7 +107,10 @@ def test_the_control_is_what_full_forward_passes_with_other_stretches_give(llama
     plain = temporal.influence(llama, TOKENS, STEPS, layer=layer)
     np.testing.assert_array_equal(found.values, plain.values)
     assert plain.control is None
-    step, later = 1, STEPS[3]  # of 5 tokens, from 7 to 11: two stretches fit before it (from 1, from 2), one behind it (12)
+    step, later = (
+        1,
+        STEPS[3],
+    )  # of 5 tokens, from 7 to 11: two stretches fit before it (from 1, from 2), one behind it (12)
     layers = (layer,) if isinstance(layer, int) else layer
     by_start = {
         at: by_hand(llama, list(patches(llama, "mean", (at, at, at + 5), layers)), None, later)[0] for at in (1, 2, 12)

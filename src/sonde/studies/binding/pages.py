@@ -171,7 +171,11 @@ def _learning(name: str, found: Mapping[str, Any]) -> page.Section:
         + (f"; after {told} layers each right-hand side is asked for its line's value" if told else "")
         + "."
         + (f" It began with the weights of {recipe['start']}." if recipe.get("start") else "")
-        + (" That values are at right-hand sides is taught here; that answers are read from there is not." if told else "")
+        + (
+            " That values are at right-hand sides is taught here; that answers are read from there is not."
+            if told
+            else ""
+        )
     )
     return page.Section(f"{name}: learning", text, (phases(name, found["log"]),), (accuracies(found),))
 
