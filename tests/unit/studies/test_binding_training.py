@@ -197,7 +197,7 @@ def test_what_right_hand_sides_say_is_read_after_the_layer_that_was_named(progra
 
 def test_a_line_is_told_only_what_stands_before_it(programs):
     assert (programs.parents < np.arange(GRAMMAR.lines)).all()
-    digits, hops = programs.every_line()
+    digits = programs.every_line()[0]
     tokens = programs.tokens.copy()
     tokens[:, 2 * GRAMMAR.lines - 1] = 0  # whatever the last line says
     others = language.Programs(GRAMMAR, tokens, programs.parents, programs.query)
