@@ -8,11 +8,13 @@ from sonde.analysis import subspaces
 from sonde.studies.binding import patching, shipped, spaces, study, training
 
 TRAINED = [name for name in shipped.names() if shipped.recipe(name).every]
+FROM_NOTHING = [name for name in TRAINED if not shipped.recipe(name).start]
+TOLD = [name for name in TRAINED if shipped.recipe(name).told]
 PAIRS = 40
 
 
-def test_at_least_one_trained_model_comes_with_the_package():
-    assert TRAINED
+def test_trained_models_come_with_the_package():
+    assert (FROM_NOTHING, TOLD) == (["seed-0", "seed-1"], ["seed-0-told", "seed-1-told"])
 
 
 @pytest.fixture(scope="module", params=TRAINED)
@@ -21,10 +23,18 @@ def trained(request):
         yield model, shipped.recipe(request.param).grammar
 
 
-def pairs_of(model, grammar, hops, seed=0):
+def pairs_of(model, grammar, hops, seed=0, count=PAIRS):
     rng = np.random.default_rng([11, seed, hops])
-    programs = spaces.programs_of(grammar, hops, patching.TRIES * PAIRS, rng, held_out=True)
-    return patching.root_pairs(model, programs, PAIRS, rng)
+    programs = spaces.programs_of(grammar, hops, patching.TRIES * count, rng, held_out=True)
+    return patching.root_pairs(model, programs, count, rng)
+
+
+def has_moved(name, hops):
+    """Whether the value is at the last right-hand side, in some layer, and no longer at the root."""
+    with sonde.load(shipped.folder(name)) as model:
+        table = patching.staircase(model, pairs_of(model, shipped.recipe(name).grammar, hops, count=100))
+    rates = dict(zip(table["roles"], np.array(table["success"]["value"]), strict=True))
+    return bool(((rates[f"rhs_{hops}"] >= study.ENOUGH) & (rates["rhs_1"] <= study.LITTLE)).any())
 
 
 def test_a_trained_model_answers_where_no_heuristic_reaches(trained):
@@ -53,6 +63,11 @@ def test_with_three_hops_it_stops_in_between_where_the_root_is_no_longer_needed(
     assert ((between >= study.ENOUGH) & (root <= study.LITTLE)).any()
 
 
+@pytest.mark.parametrize("name", TRAINED)
+def test_with_two_hops_answers_are_read_from_the_queried_line_where_lines_were_told_their_values_and_only_there(name):
+    assert has_moved(name, 2) == (name in TOLD)
+
+
 def test_another_chains_root_is_not_followed(trained):
     model, grammar = trained
     rng = np.random.default_rng(12)
@@ -74,17 +89,28 @@ def test_the_number_lies_in_few_directions_of_the_final_token_and_not_in_random_
     assert found.random.value <= 0.4
 
 
-def test_the_log_shows_chance_then_the_heuristic_then_the_systematic_answer(trained):
-    name = next(name for name in TRAINED if shipped.folder(name).name in str(trained[0].cfg.model_name))
+@pytest.mark.parametrize("name", FROM_NOTHING)
+def test_the_log_shows_chance_then_the_heuristic_then_the_systematic_answer(name):
     log = shipped.log(name)
     assert log[0]["balanced"] < 0.2
     assert any(row["root"]["1"] > 0.75 and row["root"]["later"] < 0.3 for row in log)
     assert log[-1]["root"]["later"] > 0.9
 
 
-def test_the_weights_of_an_earlier_phase_answer_as_logged(trained):
-    name = next(name for name in TRAINED if shipped.folder(name).name in str(trained[0].cfg.model_name))
+@pytest.mark.parametrize("name", FROM_NOTHING)
+def test_the_weights_of_an_earlier_phase_answer_as_logged(name):
     early = shipped.steps(name)[0]
     row = next(row for row in shipped.log(name) if row["step"] == early)
-    found = training.measured(shipped.at_step(name, early), training.tests(trained[1]))
+    found = training.measured(shipped.at_step(name, early), training.tests(shipped.recipe(name).grammar))
     assert found["balanced"] == pytest.approx(row["balanced"], abs=0.02)  # they are kept in half precision
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_a_model_that_began_with_anothers_weights_begins_where_that_one_was(name):
+    other, _, step = shipped.recipe(name).start.partition("@")
+    row = next(row for row in shipped.log(other) if row["step"] == int(step))
+    assert shipped.log(name)[0]["balanced"] == pytest.approx(row["balanced"], abs=0.02)
+
+
+def test_all_weights_together_stay_small():
+    assert sum(path.stat().st_size for path in shipped.FOLDER.rglob("*.safetensors")) <= 8_000_000

@@ -76,3 +76,15 @@ def test_only_the_step_that_is_copied_from_stands_out(asked, replacement):
 def test_without_the_copying_head_nothing_stands_out(asked):
     found = temporal.influence(network(copies=False), episode(asked), STEPS, layer=1)
     assert np.nanmax(np.abs(found.values)) < 1e-6
+
+
+def test_other_stretches_do_nothing_beside_the_planted_step_and_show_it_beside_another():
+    planted = temporal.influence(network(), episode(2), STEPS, layer=1, controls=4)
+    assert planted.values[2, 3] > 0.5
+    assert planted.control.n[2, 3] == 4
+    assert planted.control.below[2, 3] == 1
+    assert planted.control.high[2, 3] < 1e-3
+    assert planted.sham < 1e-6
+    other = temporal.influence(network(), episode(1), STEPS, layer=1, controls=6)
+    assert other.values[2, 3] < 1e-3
+    assert other.control.mean[2, 3] > 0.1

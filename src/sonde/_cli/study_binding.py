@@ -25,6 +25,15 @@ def binding(
     ] = None,
     train: Annotated[bool, typer.Option("--train", help="Train a model first, and study that one: an hour.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Train without the helps; expect the plateau.")] = False,
+    told: Annotated[
+        int,
+        typer.Option(
+            min=0, help="A help: after so many layers ask each right-hand side for its line's value; 0: do not."
+        ),
+    ] = 0,
+    start: Annotated[
+        str, typer.Option(help="Begin with a model that comes with Sonde and a step, such as seed-0@1500.")
+    ] = "",
     layers: Annotated[int, typer.Option(min=1, help="Layers of the model to train.")] = 6,
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 5000,
     pairs: Annotated[int, typer.Option(min=10, help="Held-out pairs per number of hops.")] = 200,
@@ -54,14 +63,15 @@ def binding(
     if stage == "report" and not run:
         raise typer.BadParameter("say which run to report: --run NAME", param_hint="--run")
     run = run or names.new_run_id()
-    with screens.stopped(screen, f"the same command and --run {run}"), screens.bars(screen) as told:
+    with screens.stopped(screen, f"the same command and --run {run}"), screens.bars(screen) as tell:
         chosen = list(model or shipped.names())
         if train or stage == "train":
-            options = {"seed": seed, "steps": steps, "shape": network.Shape(layers=layers)}
-            chosen = [str(_trained(run, runs, options, plain=plain, tell=told))]
+            shape = network.Shape(layers=layers)
+            options = {"seed": seed, "steps": steps, "shape": shape, "told": told, "start": start}
+            chosen = [str(_trained(run, runs, options, plain=plain, tell=tell))]
         found = None
         if stage != "train":
-            found = study.run(chosen, pairs=pairs, seed=seed, run=run, runs_dir=runs, tell=told)
+            found = study.run(chosen, pairs=pairs, seed=seed, run=run, runs_dir=runs, tell=tell)
     if found is None:
         screen.print(f"Trained: {chosen[0]}", soft_wrap=True, highlight=False)
     elif stage == "trace":

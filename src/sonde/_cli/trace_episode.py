@@ -21,6 +21,12 @@ def episode(
         str | None, typer.Option(help="Layers whose input is replaced, such as 10 or 5,10; the middle one if left out.")
     ] = None,
     replacement: Annotated[str, typer.Option(help="By what: mean (over the episode) or zero.")] = "mean",
+    controls: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Stretches of each step's length to replace elsewhere, as a control; each costs a pass."
+        ),
+    ] = 5,
     runs: Annotated[
         Path | None, typer.Option("--runs", metavar="DIR", help="Where runs are kept; $SONDE_RUNS or ./runs.")
     ] = None,
@@ -31,7 +37,8 @@ def episode(
     """Trace an episode over time: replace what is inside one step, and see what later steps make of it.
 
     The words stay those that were said. For each pair of steps: how far the model's distribution over the later step's
-    words moves, and how much less likely they become. This describes one episode; it has no interval.
+    words moves, and how much less likely they become. Controls: the step's own values are put back, and as many tokens in
+    a row are replaced elsewhere, with an interval over such stretches. All of it describes one episode.
     """
     from rich import console
 
@@ -52,7 +59,12 @@ def episode(
         with loading.load(found.manifest["settings"]["model"]) as model, screens.bars(screen) as told:
             at = chosen if chosen is not None else [model.cfg.n_layers // 2]
             influence = temporal.influence_of_trajectory(
-                model, record, layer=at, replacement="mean" if replacement == "mean" else "zero", on_progress=told
+                model,
+                record,
+                layer=at,
+                replacement="mean" if replacement == "mean" else "zero",
+                controls=controls,
+                on_progress=told,
             )
         path = page.write(report(influence, f"{found.id}/{id}"), folder)
     (folder / "influence.json").write_text(json.dumps(influence.to_json()) + "\n", encoding="utf-8")
@@ -65,7 +77,7 @@ def report(found: Any, name: str) -> Any:
 
     return page.Report(
         title=f"Steps of {name} that later ones rest on",
-        summary=(_sentence(found), "One episode: this describes it, and is no finding about others."),
+        summary=(*sentences(found), "One episode: this describes it, and is no finding about others."),
         sections=(
             page.Section(
                 "Influence",
@@ -110,8 +122,28 @@ def table(found: Any) -> Any:
 
     known = [(int(i), int(j)) for i, j in np.argwhere(np.isfinite(found.values))]
     known.sort(key=lambda at: -found.values[at])
-    rows = tuple((i, j, float(found.values[i, j]), float(found.drop[i, j])) for i, j in known)
-    return page.Table(("replaced step", "measured step", "KL", "drop"), rows, "Nats per token.", decimals=3)
+    names = ("replaced step", "measured step", "KL", "drop")
+    rows = [(*at, float(found.values[at]), float(found.drop[at])) for at in known]
+    if found.control is None:
+        return page.Table(names, tuple(rows), "Nats per token.", decimals=3)
+    rows = [(*row, *_elsewhere(found.control, at)) for row, at in zip(rows, known, strict=True)]
+    caption = (
+        "Nats per token. Elsewhere: the mean KL if as many tokens in a row are replaced elsewhere in what was said before the "
+        "reply after the step, with its 95 % interval over such stretches of this episode; none where none fits."
+    )
+    return page.Table((*names, "KL elsewhere", "stretches", "of them below"), tuple(rows), caption, decimals=3)
+
+
+def _elsewhere(control: Any, at: tuple[int, int]) -> tuple[Any, ...]:
+    """What the stretches did, for a row of the table."""
+    from sonde.report import wording
+
+    if not control.n[at]:
+        return None, 0, None
+    known = bool(control.n[at] > 1)
+    mean = float(control.mean[at])
+    shown = wording.Interval(mean, float(control.low[at]), float(control.high[at])) if known else mean
+    return shown, int(control.n[at]), float(control.below[at])
 
 
 def _episode(run: Any, number: str) -> str:
@@ -134,13 +166,26 @@ def _episode(run: Any, number: str) -> str:
     return id
 
 
-def _sentence(found: Any) -> str:
+def sentences(found: Any) -> tuple[str, ...]:
+    """What may be said of the map: its strongest cell, and what the controls say to it."""
     import numpy as np
 
     if not np.isfinite(found.values).any():
-        return "No step has a later one to be measured in."
+        return ("No step has a later one to be measured in.",)
     i, j = np.unravel_index(int(np.nanargmax(found.values)), found.values.shape)
-    return f"Step {j} rests most on step {i}: replacing it moves its words by {found.values[i, j]:.3f} nats per token."
+    told = [
+        f"Step {j} rests most on step {i}: replacing it moves its words by {found.values[i, j]:.3f} nats per token."
+    ]
+    if found.control is not None and found.control.n[i, j]:
+        told.append(
+            f"As many tokens in a row elsewhere: {found.control.mean[i, j]:.3f} on average over {found.control.n[i, j]} "
+            f"stretches, {found.control.below[i, j]:.0%} of them below the step."
+        )
+    elif found.control is not None:
+        told.append(f"Step {i} has no control: nothing else as long was said before the reply after it.")
+    if found.sham is not None:
+        told.append(f"Putting a step's own values back moves words by at most {found.sham:.1g} nats per token.")
+    return tuple(told)
 
 
 def _show(screen: Any, found: Any, path: Path) -> None:
@@ -150,6 +195,7 @@ def _show(screen: Any, found: Any, path: Path) -> None:
 
     whole = table(found)
     first = dataclasses.replace(whole, rows=whole.rows[:10], caption="The ten strongest; nats per token.")
-    screen.print(_sentence(found), highlight=False)
+    for sentence in sentences(found):
+        screen.print(sentence, highlight=False)
     screen.print(terminal.table(first))
     screen.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)

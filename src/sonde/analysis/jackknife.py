@@ -60,13 +60,15 @@ class Jackknife:
         return float(max(1.0, min(self.informative - 1, len(squares) - 1, satterthwaite)))
 
 
-def of_mean(values: Shaped[np.ndarray, "row"], clusters: Shaped[np.ndarray, "row"]) -> Jackknife:
-    """The mean over rows; a rate if every value is 0 or 1."""
+def of_mean(
+    values: Shaped[np.ndarray, "row"], clusters: Shaped[np.ndarray, "row"], *, rate: bool | None = None
+) -> Jackknife:
+    """The mean over rows, which is or is not a rate; one if every value is 0 or 1 and nothing is said."""
     code, count = _coded(clusters)
     numbers = values.astype(np.float64)
     sums, sizes = np.bincount(code, numbers, count), np.bincount(code, minlength=count)
     without = (sums.sum() - sums) / (sizes.sum() - sizes)
-    is_rate = bool(np.isin(numbers, (0.0, 1.0)).all())
+    is_rate = bool(np.isin(numbers, (0.0, 1.0)).all()) if rate is None else rate
     informative = min(np.count_nonzero(sums), np.count_nonzero(sums < sizes)) if is_rate else count
     return Jackknife(float(numbers.mean()), without, len(numbers), int(informative), is_rate)
 

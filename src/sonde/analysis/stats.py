@@ -70,9 +70,13 @@ class Paired:
 
 
 def mean_interval(
-    values: Shaped[np.ndarray, "row"], clusters: Shaped[np.ndarray, "row"], *, level: float = 0.95
+    values: Shaped[np.ndarray, "row"],
+    clusters: Shaped[np.ndarray, "row"],
+    *,
+    level: float = 0.95,
+    rate: bool | None = None,
 ) -> Estimate:
-    """Estimates a mean, or a rate if all values are 0 or 1, from rows that come in clusters.
+    """Estimates a mean, or a rate, from rows that come in clusters.
 
     A rate of rows that are a cluster each has the exact interval of a binomial share (Clopper and Pearson).
 
@@ -80,16 +84,22 @@ def mean_interval(
         values: Numbers or truth values.
         clusters: The episode of each row, of any type that sorts.
         level: Coverage of the interval.
+        rate: Whether the values are hits and misses. If None they are where all are 0 or 1: say False for a measured
+            quantity that may happen to be.
 
     Raises:
-        AnalysisError: A value is not finite, or there are fewer than two clusters.
+        AnalysisError: A value is not finite, there are fewer than two clusters, or the values of a rate are not all 0 or 1.
     """
     _check({"values": values}, clusters)
-    if len(np.unique(clusters)) == len(values) and np.isin(values, (0, 1)).all():
+    binary = bool(np.isin(values, (0, 1)).all())
+    if rate and not binary:
+        raise errors.AnalysisError("a rate needs values that are 0 or 1: leave rate out, or say False")
+    rate = binary if rate is None else rate
+    if rate and len(np.unique(clusters)) == len(values):
         share = jackknife.imported("scipy.stats", "intervals and tests").binomtest(int(values.sum()), len(values))
         ends = share.proportion_ci(level)
         return Estimate(float(values.mean()), float(ends.low), float(ends.high), len(values), len(values), level)
-    return estimate(jackknife.of_mean(values, clusters), level)
+    return estimate(jackknife.of_mean(values, clusters, rate=rate), level)
 
 
 def auroc_interval(

@@ -73,6 +73,17 @@ def test_a_rate_never_or_always_seen_still_has_a_width(value):
     assert found.high - found.low == pytest.approx(1 - 0.025 ** (1 / 10))
 
 
+def test_who_calls_says_whether_zeros_and_ones_are_a_rate():
+    values, each = np.tile([0.0, 1.0, 1.0, 1.0, 1.0], 4), np.arange(20)
+    guessed, rate, mean = (stats.mean_interval(values, each, rate=one) for one in (None, True, False))
+    assert guessed == rate
+    half = 2.093 * values.std(ddof=1) / np.sqrt(20)  # Student's t with 19 degrees of freedom
+    assert (mean.low, mean.high) == pytest.approx((0.8 - half, 0.8 + half), abs=1e-3)
+    assert rate.high < 1 > mean.low
+    with pytest.raises(errors.AnalysisError, match="a rate needs values that are 0 or 1"):
+        stats.mean_interval(values / 2, each, rate=True)
+
+
 def test_a_perfect_auroc_is_as_sure_as_its_rarer_class_has_episodes():
     labels = np.array([True] * 5 + [False] * 30)
     found = jackknife.of_auroc(labels, labels.astype(float), np.arange(35))

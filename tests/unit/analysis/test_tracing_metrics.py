@@ -94,6 +94,20 @@ def test_heads_have_an_axis_of_their_own():
     table = metrics.by_role(sweep, [{"final": (2,)}] * 2)
     assert table.estimate.shape == (1, 2, 4)
     assert table.estimate.sum() == table.estimate[0, 1, 3] == 1
+    told = json.loads(json.dumps(table.to_json(), allow_nan=False))
+    assert (told["heads"], told["n"]) == ([0, 1, 2, 3], [[[2] * 4] * 2])
+    assert told["estimate"] == table.estimate.tolist()
+
+
+def test_a_recovery_that_is_0_or_1_in_every_pair_is_no_rate():
+    made = [make_grid([[2.0, 0.0]] * 2, [[0.0, 2.0]] * 2, [[Y, OTHER]] * 2) for _ in range(10)]
+    roles = [{"root": (0,), "final": (1,)}] * 10
+    rate, mean = (metrics.by_role(make_sweep(made), roles, name) for name in ("success", "recovery"))
+    np.testing.assert_array_equal(rate.estimate, mean.estimate)
+    assert (rate.high[0] > 0.2).all()
+    assert (rate.low[1] < 0.8).all()
+    np.testing.assert_array_equal(mean.low, mean.estimate)
+    np.testing.assert_array_equal(mean.high, mean.estimate)
 
 
 def test_pairs_of_one_cluster_make_the_interval_wider():

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import sonde
-from sonde.analysis.tracing import temporal
+from sonde._cli import trace_episode
+from sonde.analysis.tracing import stretches, temporal
 from sonde.core import errors
 
 TOKENS = tuple((31 * i * i + 7 * i) % 250 for i in range(20))
@@ -98,3 +99,58 @@ def test_what_does_not_fit_is_refused(llama, changes, message):
     asked = {"steps": STEPS, "layer": 1, **changes}
     with pytest.raises(errors.RequestError, match=message):
         temporal.influence(llama, TOKENS, asked.pop("steps"), **asked)
+
+
+@pytest.mark.parametrize("layer", [2, (1, 3)])
+def test_the_control_is_what_full_forward_passes_with_other_stretches_give(llama, layer):
+    found = temporal.influence(llama, TOKENS, STEPS, layer=layer, controls=2)
+    plain = temporal.influence(llama, TOKENS, STEPS, layer=layer)
+    np.testing.assert_array_equal(found.values, plain.values)
+    assert plain.control is None
+    step, later = (
+        1,
+        STEPS[3],
+    )  # of 5 tokens, from 7 to 11: two stretches fit before it (from 1, from 2), one behind it (12)
+    layers = (layer,) if isinstance(layer, int) else layer
+    by_start = {
+        at: by_hand(llama, list(patches(llama, "mean", (at, at, at + 5), layers)), None, later)[0] for at in (1, 2, 12)
+    }
+    assert found.control.n[step, 3] == 2
+    ways = [np.mean([by_start[a], by_start[b]]) for a, b in ((1, 2), (1, 12), (2, 12))]
+    assert min(abs(way - found.control.mean[step, 3]) for way in ways) < 1e-4
+    assert found.control.low[step, 3] <= found.control.mean[step, 3] <= found.control.high[step, 3]
+
+
+def test_a_step_beside_which_nothing_as_long_was_said_has_no_control(llama):
+    found = temporal.influence(llama, TOKENS, STEPS, layer=1, controls=3)
+    assert (found.control.n[0] == 0).all()
+    assert np.isnan(found.control.mean[0]).all()
+    told = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert told["control"]["mean"][0] == [None] * 4
+    assert told["control"]["n"][1][3] == 3
+
+
+def test_putting_the_own_values_back_changes_nothing(llama):
+    assert temporal.influence(llama, TOKENS, STEPS, layer=(1, 2)).sham < 1e-5
+    assert temporal.influence(llama, TOKENS[:7], STEPS[:1], layer=1).sham is None
+
+
+def test_stretches_fit_beside_the_step_before_the_reply_and_not_on_the_first_token():
+    rng = np.random.default_rng(0)
+    assert stretches.beside(7, 12, before=17, count=9, rng=rng) == [1, 2, 12]
+    assert stretches.beside(0, 7, before=13, count=9, rng=rng) == []
+    assert stretches.beside(0, 4, before=9, count=9, rng=rng) == [4, 5]
+    assert len(stretches.beside(50, 60, before=90, count=4, rng=rng)) == 4
+
+
+def test_the_page_of_an_episode_says_what_the_controls_say(llama):
+    found = temporal.influence(llama, TOKENS, STEPS, layer=1, controls=3)
+    told = " ".join(trace_episode.sentences(found))
+    assert "own values back" in told
+    assert ("has no control" in told) or ("elsewhere" in told)
+    table = trace_episode.table(found)
+    assert table.columns[-3:] == ("KL elsewhere", "stretches", "of them below")
+    by_cell = {row[:2]: row[4:] for row in table.rows}
+    assert by_cell[0, 1] == (None, 0, None)
+    assert by_cell[1, 3][1] == 3
+    assert trace_episode.table(temporal.influence(llama, TOKENS, STEPS, layer=1)).columns[-1] == "drop"

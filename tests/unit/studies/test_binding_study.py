@@ -58,6 +58,36 @@ def test_a_stop_is_claimed_only_if_the_value_is_there_and_no_longer_at_the_root(
     assert (stop["role"], stop["layer"], stop["met"]) == ("rhs_2", 1, met)
 
 
+def test_a_stop_at_one_token_is_told_apart_from_one_at_any_of_several():
+    roles = ["rhs_1", "rhs_2", "rhs_3", "query", "final"]
+    middle = [{"value": 0.0}, {"value": 0.8}]
+    some = found()
+    some["hops"] = {"3": table(roles, [[1, 0.1], [0, 0.45], [0, 0.4], [0, 0.9], [0, 0]], middle=middle)}
+    some["verdict"] = study.verdict(some)
+    stop = some["verdict"]["stops"]["3"]
+    assert (stop["role"], stop["success"], stop["met"]) == ("rhs_2", 0.45, False)
+    assert (stop["together"]["success"], stop["together"]["met"]) == (0.8, True)
+    told = " ".join(pages.sentences("x", some))
+    assert "no clear stop" in told
+    assert "at least one right-hand side between does in 80%" in told
+
+
+def test_a_layer_that_meets_the_bar_goes_before_one_with_a_larger_distance():
+    some = found()
+    some["hops"] = {"2": table(["rhs_1", "rhs_2", "query", "final"], [[0.25, 0.15], [0.95, 0.7], [0, 0], [0, 0]])}
+    stop = study.verdict(some)["stops"]["2"]
+    assert (stop["layer"], stop["met"]) == (1, True)
+
+
+def test_the_page_says_what_a_model_was_told():
+    some = found()
+    some["recipe"] |= {"told": 4, "start": "seed-0@1500"}
+    text = pages.report({"settings": {}, "models": {"x": some}}).sections[0].text
+    assert "after 4 layers each right-hand side is asked for its line's value" in text
+    assert "began with the weights of seed-0@1500" in text
+    assert "is taught here" in text
+
+
 @pytest.mark.parametrize(("control", "met"), [(0.05, True), (0.06, False)])
 def test_the_control_is_met_up_to_five_percent(control, met):
     assert found(control=control)["verdict"]["control_met"] is met

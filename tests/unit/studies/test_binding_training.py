@@ -10,7 +10,7 @@ import torch
 import sonde
 from sonde.core import errors
 from sonde.programs import chains, interpreter
-from sonde.studies.binding import language, network, training
+from sonde.studies.binding import language, network, shipped, training
 
 GRAMMAR = language.Grammar()
 SMALL = training.Recipe(
@@ -122,18 +122,20 @@ def test_the_quick_way_gives_the_logits_and_gradients_of_the_model(programs):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+@pytest.mark.parametrize("told", [0, 1])
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(told, tmp_path, monkeypatch):
+    recipe = dataclasses.replace(SMALL, told=told)
     monkeypatch.setattr(training, "SAVE_EVERY", 4)
     monkeypatch.setattr(training, "TESTED", 40)
-    whole = training.train(SMALL, tmp_path / "whole")
+    whole = training.train(recipe, tmp_path / "whole")
 
     def stop(doing, done, of):
         if done == 6:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        training.train(SMALL, tmp_path / "stopped", tell=stop)
-    resumed = training.train(SMALL, tmp_path / "stopped")
+        training.train(recipe, tmp_path / "stopped", tell=stop)
+    resumed = training.train(recipe, tmp_path / "stopped")
     assert (whole / "model.safetensors").read_bytes() == (resumed / "model.safetensors").read_bytes()
     rows = [json.loads((tmp_path / name / training.LOG).read_text()) for name in ("whole", "stopped")]
     for row in (*rows[0], *rows[1]):
@@ -178,6 +180,83 @@ def test_asking_every_line_gives_what_asking_one_by_one_gives(programs):
         tokens[:, -2] = tokens[:, 2 * line]
         alone = network.answer_logits(model, torch.from_numpy(tokens))
         torch.testing.assert_close(together[:, line], alone, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_what_right_hand_sides_say_is_read_after_the_layer_that_was_named(programs, after):
+    some = torch.from_numpy(programs.tokens[:12])
+    model = network.make(network.Shape(layers=3, heads=4, width=32, mlp=48), GRAMMAR, 0)
+    answers, sides = network.every_answer_and_side(model, some, after)
+    torch.testing.assert_close(answers, network.every_answer(model, some), atol=1e-5, rtol=1e-4)
+    streams = []
+    model.model.layers[after - 1].register_forward_hook(lambda *call: streams.append(call[-1]))
+    model(input_ids=some)
+    expected = model.lm_head(model.model.norm(streams[0]))[:, 1 : 2 * GRAMMAR.lines : 2]
+    torch.testing.assert_close(sides, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_line_is_told_only_what_stands_before_it(programs):
+    assert (programs.parents < np.arange(GRAMMAR.lines)).all()
+    digits = programs.every_line()[0]
+    tokens = programs.tokens.copy()
+    tokens[:, 2 * GRAMMAR.lines - 1] = 0  # whatever the last line says
+    others = language.Programs(GRAMMAR, tokens, programs.parents, programs.query)
+    assert (others.every_line()[0][:, :-1] == digits[:, :-1]).all()
+
+
+def test_telling_the_lines_adds_their_loss_and_reaches_no_later_layer(programs):
+    told = training.Recipe(told=2, shape=network.Shape(layers=3, heads=2, width=16, mlp=16))
+    plain = dataclasses.replace(told, told=0)
+    model = network.make(told.shape, GRAMMAR, 0)
+    extra = training.loss_of(told, model, programs[:16]) - training.loss_of(plain, model, programs[:16])
+    digits, hops = programs[:16].every_line()
+    asked = torch.from_numpy(hops <= GRAMMAR.max_hops)
+    sides = network.every_answer_and_side(model, torch.from_numpy(programs.tokens[:16]), 2)[1]
+    wanted = torch.from_numpy(digits)[asked]
+    torch.testing.assert_close(extra, torch.nn.functional.cross_entropy(sides[asked], wanted))
+    reached = torch.autograd.grad(extra, list(model.model.layers[2].parameters()), allow_unused=True)
+    assert all(part is None or part.abs().max() < 1e-5 for part in reached)
+
+
+@pytest.mark.parametrize("changes", [{"told": 7}, {"told": -1}, {"told": 2, "every": False}])
+def test_telling_lines_where_that_makes_no_sense_is_refused(changes):
+    with pytest.raises(errors.RequestError, match="right-hand sides can be asked after 1 to 6 layers"):
+        training.Recipe(**changes)
+
+
+def test_a_run_from_before_an_option_was_there_is_taken_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "TESTED", 40)
+    recipe = dataclasses.replace(SMALL, steps=1)
+    training.train(recipe, tmp_path)
+    stored = json.loads((tmp_path / training.RECIPE).read_text())
+    stored.pop("told")
+    (tmp_path / training.RECIPE).write_text(json.dumps(stored))
+    training.train(recipe, tmp_path)
+    with pytest.raises(errors.RequestError, match="told differ"):
+        training.train(dataclasses.replace(recipe, told=1), tmp_path)
+
+
+def test_a_run_can_begin_with_the_weights_of_a_shipped_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "TESTED", 40)
+    recipe = training.Recipe(start="seed-0@1500", told=4, steps=1, rate=0.0, batch=4)
+    folder = training.train(recipe, tmp_path)
+    begun = shipped.at_step("seed-0", 1500).state_dict()
+    with sonde.load(folder) as model:
+        for name, value in model.hf.state_dict().items():
+            torch.testing.assert_close(value, begun[name])
+    log = json.loads((tmp_path / training.LOG).read_text())
+    assert log[0]["root"]["later"] > 0.3
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [("seed-0", "such as seed-0@1500"), ("seed-0@7", "no weights of step 7"), ("seed-99@1", "no binding model")],
+)
+def test_a_beginning_that_is_not_there_is_refused(start, message, tmp_path):
+    with pytest.raises(errors.RequestError, match=message):
+        training.train(training.Recipe(start=start), tmp_path)
+    with pytest.raises(errors.RequestError, match="another shape"):
+        training.train(dataclasses.replace(SMALL, start="seed-0@1500"), tmp_path / "small")
 
 
 def test_the_labels_of_every_line_are_those_of_the_interpreter(programs):

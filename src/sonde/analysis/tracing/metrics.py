@@ -19,6 +19,7 @@ from sonde.analysis import stats
 from sonde.analysis.tracing import grids
 from sonde.core import errors
 
+RATES = ("success", "changed")
 METRICS = ("success", "recovery", "normalised_logit_difference", "changed")
 Roles = Mapping[str, Sequence[int]]
 WRONG_CLEAN = "clean input not answered right"
@@ -127,18 +128,18 @@ def by_role(
         columns = {index: _column(roles[index][name], sweep.grids[index]) for index in having}
         values = np.stack([figures[index][:, columns[index]] for index in having])
         for cell in np.ndindex(*shape[1:]):
-            found = _estimate(values[:, *cell], code[having])
+            found = _estimate(values[:, *cell], code[having], rate=metric in RATES)
             count[row, *cell] = found.n
             for field, array in table.items():
                 array[row, *cell] = found.value if field == "estimate" else getattr(found, field)
     return RoleTable(metric=metric, roles=names, layers=sweep.layers, heads=sweep.heads, n=count, **table)
 
 
-def _estimate(values: Float[np.ndarray, "pair"], clusters: Int[np.ndarray, "pair"]) -> stats.Estimate:
+def _estimate(values: Float[np.ndarray, "pair"], clusters: Int[np.ndarray, "pair"], *, rate: bool) -> stats.Estimate:
     known = np.isfinite(values)
     values, clusters = values[known], clusters[known]
     if len(np.unique(clusters)) >= 2:
-        return stats.mean_interval(values, clusters)
+        return stats.mean_interval(values, clusters, rate=rate)
     mean = float(values.mean()) if len(values) else np.nan
     return stats.Estimate(mean, np.nan, np.nan, len(values), len(np.unique(clusters)))
 

@@ -8,10 +8,12 @@
    there: nothing before the step, and nothing below the layer, is computed again.
 3. The words stay those that were said (teacher forcing). For each later step j: the mean over its generated tokens of
    KL(clean || patched), and how far the log-probability of what was said drops.
+4. Controls. A sham: the stream's own values are put back, which must change nothing. And, if asked for, for each step as
+   many positions in a row are replaced elsewhere (`stretches`).
 
 With several layers the stream is replaced at the input of each of them. Cost: one forward pass over the rest of the episode
-per step, in the layers from the lowest patched one on, with logits from the first generated token on (memory: tokens x
-vocabulary).
+per step and per stretch, in the layers from the lowest patched one on, with logits from the first generated token on
+(memory: tokens x vocabulary).
 """
 
 import dataclasses
@@ -24,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sonde.analysis import fluency
-from sonde.analysis.tracing import resuming
+from sonde.analysis.tracing import resuming, stretches
 from sonde.capture import trajectory as capture_trajectory
 from sonde.core import errors
 from sonde.models import model as models_model
@@ -53,6 +55,9 @@ class InfluenceMap:
         steps: Where the steps stand.
         layers: Where the stream was replaced.
         replacement: What by: `mean`, `zero`, `values` or `tokens`.
+        sham: The largest KL of any step if the stream's own values are put back: how exact the figures are. None if there is
+            no step to measure.
+        control: What replacing as many positions elsewhere does; None if none was asked for.
     """
 
     values: Float[np.ndarray, "step step"]
@@ -60,15 +65,20 @@ class InfluenceMap:
     steps: tuple[StepSpan, ...]
     layers: tuple[int, ...]
     replacement: str
+    sham: float | None = None
+    control: stretches.Stretches | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The map as JSON data; null where there is no figure."""
-        plain = {
-            name: [[None if np.isnan(cell) else float(cell) for cell in row] for row in getattr(self, name)]
-            for name in ("values", "drop")
+        return {
+            "values": stretches.plain(self.values),
+            "drop": stretches.plain(self.drop),
+            "steps": [dataclasses.asdict(step) for step in self.steps],
+            "layers": list(self.layers),
+            "replacement": self.replacement,
+            "sham": self.sham,
+            "control": None if self.control is None else self.control.to_json(),
         }
-        steps = [dataclasses.asdict(step) for step in self.steps]
-        return {**plain, "steps": steps, "layers": list(self.layers), "replacement": self.replacement}
 
 
 def influence(
@@ -78,7 +88,7 @@ def influence(
     *,
     layer: int | Sequence[int],
     replacement: Replacement = "mean",
-    on_progress: OnProgress | None = None,
+    controls: int = 0,
 ) -> InfluenceMap:
     """Replaces the inside of each step in turn and measures what later steps make of it.
 
@@ -89,31 +99,14 @@ def influence(
         layer: The layer whose input is replaced, or several.
         replacement: `mean` over the episode; `zero`; values, `d_model` or `pos d_model` for the whole episode, with a
             first axis for layers if there are several; or the tokens of another episode of the same length.
-        on_progress: Called with `influence`, how many steps are done, and of how many.
+        controls: How many stretches of a step's length to replace elsewhere, for each step; the same ones every time.
 
     Raises:
         RequestError: Steps are out of order, a layer does not exist, or the replacement does not fit.
     """
     spans = tuple(step if isinstance(step, StepSpan) else StepSpan(*step) for step in steps)
     layers = tuple(sorted({layer} if isinstance(layer, int) else set(layer)))
-    _check(model, tokens, spans, layers)
-    engine = resuming.Engine(model)
-    ids = torch.tensor([list(tokens)], device=model.device)
-    said = [step for step in spans[1:] if step.end > step.generated]
-    keep = len(tokens) - min([step.generated - 1 for step in said], default=len(tokens) - 1)
-    base = engine.base(ids, keep=keep)
-    instead = _instead(engine, base, layers, replacement)
-    measure = _Measure(ids[0], base.logits[0], keep)
-    values, drop = (np.full((len(spans), len(spans)), np.nan) for _ in range(2))
-    for i, step in enumerate(spans):
-        later = [j for j in range(i + 1, len(spans)) if spans[j].end > spans[j].generated]
-        if later:
-            logits = _patched(engine, base, step, instead, min(keep, len(tokens) - step.start))
-            for j in later:
-                values[i, j], drop[i, j] = measure(logits, spans[j])
-        if on_progress is not None:
-            on_progress("influence", i + 1, len(spans))
-    return InfluenceMap(values=values, drop=drop, steps=spans, layers=layers, replacement=_name(replacement))
+    return _influence(model, tokens, spans, _Wanted(layers, replacement, controls), None)
 
 
 def influence_of_trajectory(
@@ -122,31 +115,85 @@ def influence_of_trajectory(
     *,
     layer: int | Sequence[int],
     replacement: Literal["mean", "zero"] = "mean",
+    controls: int = 0,
     on_progress: OnProgress | None = None,
 ) -> InfluenceMap:
     """The same for an episode that this model played.
 
     Where the conversation did not simply grow (turns were dropped), a new passage begins: positions count from its start,
-    and between passages there are no figures.
+    and between passages there are no figures. `on_progress` is called with `influence`, how many steps are done, and of
+    how many.
 
     Raises:
         CaptureError: The tokens of a prompt were not recorded and cannot be made again.
     """
     passages = fluency.passages_of(model, trajectory)
     count = sum(len(passage.parts) for passage in passages)
+    layers = tuple(sorted({layer} if isinstance(layer, int) else set(layer)))
     values, drop = (np.full((count, count), np.nan) for _ in range(2))
+    control = stretches.Stretches.none(count) if controls else None
     steps: list[StepSpan] = []
-    layers: tuple[int, ...] = ()
+    shams: list[float] = []
     for passage in passages:
         starts = [0, *(part.stop for part in passage.parts)]
-        own = [StepSpan(a, part.start, part.stop) for a, part in zip(starts, passage.parts, strict=False)]
+        own = tuple(StepSpan(a, part.start, part.stop) for a, part in zip(starts, passage.parts, strict=False))
         done = len(steps)
         told = None if on_progress is None else _shifted(on_progress, done, count)
-        found = influence(model, passage.tokens, own, layer=layer, replacement=replacement, on_progress=told)
+        found = _influence(model, passage.tokens, own, _Wanted(layers, replacement, controls), told)
         block = slice(done, done + len(own))
-        values[block, block], drop[block, block], layers = found.values, found.drop, found.layers
+        values[block, block], drop[block, block] = found.values, found.drop
+        if control is not None and found.control is not None:
+            control.fill(block, found.control)
+        shams += [] if found.sham is None else [found.sham]
         steps += own
-    return InfluenceMap(values=values, drop=drop, steps=tuple(steps), layers=layers, replacement=replacement)
+    sham = max(shams, default=None)
+    known = {"steps": tuple(steps), "layers": layers, "replacement": replacement, "sham": sham, "control": control}
+    return InfluenceMap(values=values, drop=drop, **known)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Wanted:
+    """What to replace, by what, and how many stretches beside each step."""
+
+    layers: tuple[int, ...]
+    replacement: Replacement
+    controls: int
+
+
+def _influence(
+    model: models_model.Model,
+    tokens: Sequence[int],
+    spans: tuple[StepSpan, ...],
+    wanted: _Wanted,
+    on_progress: OnProgress | None,
+) -> InfluenceMap:
+    """The map of one passage."""
+    _check(model, tokens, spans, wanted.layers)
+    engine = resuming.Engine(model)
+    ids = torch.tensor([list(tokens)], device=model.device)
+    said = [step for step in spans[1:] if step.end > step.generated]
+    keep = len(tokens) - min([step.generated - 1 for step in said], default=len(tokens) - 1)
+    base = engine.base(ids, keep=keep)
+    instead = _instead(engine, base, wanted.layers, wanted.replacement)
+    reread = _Reread(engine, base, _Measure(ids[0], base.logits[0], keep), keep)
+    rng, control = np.random.default_rng(7), stretches.Stretches.none(len(spans)) if wanted.controls else None
+    values, drop = (np.full((len(spans), len(spans)), np.nan) for _ in range(2))
+    for i, step in enumerate(spans):
+        later = [j for j in range(i + 1, len(spans)) if spans[j].end > spans[j].generated]
+        if later:
+            measured = [spans[j] for j in later]
+            values[i, later], drop[i, later] = reread(step.start, step.end, instead, measured)
+            if control is not None:
+                size, before = step.end - step.start, measured[0].generated
+                where = stretches.beside(step.start, step.end, before=before, count=wanted.controls, rng=rng)
+                drawn = [reread(at, at + size, instead, measured)[0] for at in where]
+                control.put(i, later, np.array(drawn).reshape(-1, len(later)), values[i, later])
+        if on_progress is not None:
+            on_progress("influence", i + 1, len(spans))
+    own = {one: base.streams[one][0] for one in wanted.layers}
+    sham = float(np.abs(reread(spans[0].start, spans[0].end, own, said)[0]).max()) if said else None
+    known = {"steps": spans, "layers": wanted.layers, "replacement": _name(wanted.replacement)}
+    return InfluenceMap(values=values, drop=drop, sham=sham, control=control, **known)
 
 
 class _Measure:
@@ -167,14 +214,27 @@ class _Measure:
         return float((clean.exp() * (clean - patched)).sum(dim=-1).mean()), float(drop)
 
 
-def _patched(
-    engine: resuming.Engine, base: resuming.Base, step: StepSpan, instead: dict[int, Tensor], keep: int
-) -> Float[Tensor, "kept d_vocab"]:
-    held = {layer: values[step.start : step.end] for layer, values in instead.items()}
-    first, *above = sorted(held)
-    owner = torch.zeros(1, dtype=torch.long, device=base.ids.device)
-    join = resuming.Join(owner, held[first][None])
-    return engine.resume(base, step.start, {first: join}, keep=keep, settle={one: held[one] for one in above})[0]
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Reread:
+    """Replaces positions of an episode and measures what later steps make of it."""
+
+    engine: resuming.Engine
+    base: resuming.Base
+    measure: _Measure
+    keep: int
+
+    def __call__(
+        self, start: int, end: int, instead: dict[int, Tensor], measured: Sequence[StepSpan]
+    ) -> tuple[Float[np.ndarray, "measured"], Float[np.ndarray, "measured"]]:
+        """KL and drop of each measured step with positions `start` to `end - 1` replaced."""
+        held = {layer: values[start:end] for layer, values in instead.items()}
+        first, *above = sorted(held)
+        owner = torch.zeros(1, dtype=torch.long, device=self.base.ids.device)
+        join, settle = resuming.Join(owner, held[first][None]), {one: held[one] for one in above}
+        keep = min(self.keep, self.base.ids.shape[1] - start)
+        logits = self.engine.resume(self.base, start, {first: join}, keep=keep, settle=settle)[0]
+        found = np.array([self.measure(logits, step) for step in measured])
+        return found[:, 0], found[:, 1]
 
 
 def _instead(

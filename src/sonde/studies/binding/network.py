@@ -3,8 +3,9 @@
     made = network.make(network.Shape(), language.Grammar(), seed=0)      # a transformers LlamaForCausalLM
     network.answer_logits(made, tokens)                                   # at the final position
     network.every_answer(made, programs.tokens)                           # the same for a query of each line
+    network.every_answer_and_side(made, programs.tokens, after=4)         # and what right-hand sides say after 4 layers
 
-The model is an ordinary one, so that everything in Sonde works on it. Training goes through these two, which compute the
+The model is an ordinary one, so that everything in Sonde works on it. Training goes through these, which compute the
 same from the same weights (tests hold them equal): no dispatch, queries, keys and values in one product, and the last
 layer only where it is read. `every_answer` asks for all lines at once: behind the program stand as many letters and
 colons, all at the positions of the only ones, and none sees another; eight answers for the price of two.
@@ -67,15 +68,28 @@ def answer_logits(network: Any, tokens: Int[Tensor, "batch pos"]) -> Float[Tenso
     """The logits after the last token."""
     length = tokens.shape[1]
     seen = torch.ones(length, length, dtype=torch.bool).tril()
-    return _logits(network, tokens, _View(torch.arange(length), seen, torch.tensor([length - 1])))[:, 0]
+    view = _View(torch.arange(length), seen, torch.tensor([length - 1]))
+    return _head(network, _streams(network, tokens, view)[-1])[:, 0]
 
 
 def every_answer(network: Any, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch line vocab"]:
     """The logits that a query of each line would have, whatever the query of these programs is."""
-    end = tokens.shape[1] - 3
-    names = tokens[:, 0:end:2]
-    asked = torch.stack([names, tokens[:, -1:].expand_as(names)], dim=2).flatten(1)
-    return _logits(network, torch.cat([tokens[:, : end + 1], asked], dim=1), _view_of_queries(end))
+    asked, view = _every_query(tokens)
+    return _head(network, _streams(network, asked, view)[-1])
+
+
+def every_answer_and_side(
+    network: Any, tokens: Int[Tensor, "batch pos"], after: int
+) -> tuple[Float[Tensor, "batch line vocab"], Float[Tensor, "batch line vocab"]]:
+    """The same, and the logits of each line's right-hand side, read after so many layers by the final norm and head."""
+    asked, view = _every_query(tokens)
+    sides = language.right(torch.arange(len(view.read)))
+    if after == network.config.num_hidden_layers:
+        view = dataclasses.replace(view, read=torch.cat([sides, view.read]))
+        both = _head(network, _streams(network, asked, view)[-1])
+        return both[:, len(sides) :], both[:, : len(sides)]
+    streams = _streams(network, asked, view)
+    return _head(network, streams[-1]), _head(network, streams[after][:, sides])
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -85,6 +99,14 @@ class _View:
     positions: Int[Tensor, "pos"]
     seen: Bool[Tensor, "pos pos"]
     read: Int[Tensor, "read"]
+
+
+def _every_query(tokens: Int[Tensor, "batch pos"]) -> tuple[Int[Tensor, "batch asked"], _View]:
+    """Programs with a query of each line behind them, and how those stand to each other."""
+    end = tokens.shape[1] - 3
+    names = tokens[:, 0:end:2]
+    asked = torch.stack([names, tokens[:, -1:].expand_as(names)], dim=2).flatten(1)
+    return torch.cat([tokens[:, : end + 1], asked], dim=1), _view_of_queries(end)
 
 
 @functools.lru_cache(maxsize=8)
@@ -97,13 +119,18 @@ def _view_of_queries(end: int) -> _View:
     return _View(order, seen, end + 2 + 2 * torch.arange(count))
 
 
-def _logits(network: Any, tokens: Int[Tensor, "batch pos"], view: _View) -> Float[Tensor, "batch read vocab"]:
+def _streams(network: Any, tokens: Int[Tensor, "batch pos"], view: _View) -> list[Float[Tensor, "batch _ d_model"]]:
+    """The stream before the first layer and after each; after the last one only where it is read."""
     config, body = network.config, network.model
     turns = _turns(language.MOST_TOKENS, config.hidden_size // config.num_attention_heads)[:, view.positions]
-    stream = F.embedding(tokens, body.embed_tokens.weight)
+    streams = [F.embedding(tokens, body.embed_tokens.weight)]
     for at, layer in enumerate(body.layers):
-        stream = _layer(layer, stream, turns, view, last=at + 1 == len(body.layers))
-    return F.linear(_norm(body.norm, stream), network.lm_head.weight)
+        streams.append(_layer(layer, streams[-1], turns, view, last=at + 1 == len(body.layers)))
+    return streams
+
+
+def _head(network: Any, stream: Float[Tensor, "batch read d_model"]) -> Float[Tensor, "batch read vocab"]:
+    return F.linear(_norm(network.model.norm, stream), network.lm_head.weight)
 
 
 def _layer(layer: Any, stream: Tensor, turns: Tensor, view: _View, *, last: bool) -> Tensor:

@@ -43,6 +43,11 @@ def sentences(name: str, found: Mapping[str, Any]) -> list[str]:
                 f"{stop['success']:.0%} of {stop['n']} pairs, patching the root in {stop['root']:.0%}: "
                 + ("the value has moved on to it." if stop["met"] else "no clear stop between root and answer.")
             )
+        if (both := stop.get("together")) and not stop["met"]:
+            told.append(
+                f"{name}, {hops} hops: into layer {both['layer']}, at least one right-hand side between does in "
+                f"{both['success']:.0%}, the root in {both['root']:.0%}; which of them differs from program to program."
+            )
     told.append(
         f"{name}, control: patching another chain's root brings its value about in at most {verdict['control']:.1%} of "
         f"{found['control']['n']} pairs at any layer and position."
@@ -156,12 +161,21 @@ def accuracies(found: Mapping[str, Any]) -> page.Table:
 
 def _learning(name: str, found: Mapping[str, Any]) -> page.Section:
     recipe = found["recipe"]
+    told = recipe.get("told", 0)
     text = (
         f"A Llama of {recipe['shape']['layers']} layers of {recipe['shape']['heads']} heads, width {recipe['shape']['width']}, "
         f"{found['parameters']:,} weights; programs of {recipe['grammar']['lines']} lines, {recipe['grammar']['letters']} "
         f"letters, 1 to {recipe['grammar']['max_hops']} hops; {recipe['steps']} steps of {recipe['batch']} programs.\n\n"
         f"Helps: a share of {recipe['easy']} of the training programs has only constants; "
-        + ("every line is asked for." if recipe["every"] else "one line is asked for, which is no help.")
+        + ("every line is asked for" if recipe["every"] else "one line is asked for, which is no help")
+        + (f"; after {told} layers each right-hand side is asked for its line's value" if told else "")
+        + "."
+        + (f" It began with the weights of {recipe['start']}." if recipe.get("start") else "")
+        + (
+            " That values are at right-hand sides is taught here; that answers are read from there is not."
+            if told
+            else ""
+        )
     )
     return page.Section(f"{name}: learning", text, (phases(name, found["log"]),), (accuracies(found),))
 
@@ -187,7 +201,9 @@ def _stops(found: Mapping[str, Any]) -> page.Table:
     stops = found["verdict"]["stops"]
     rows = tuple(
         (int(hops), one["role"], one["layer"], one["success"], one["root"], one["n"], one["met"])
-        for hops, one in stops.items()
+        for hops, stop in stops.items()
+        for one in (stop, stop.get("together"))
+        if one
     )
     caption = f"Met: at least {study.ENOUGH:.0%} at the stop and at most {study.LITTLE:.0%} at the root, same layer."
     return page.Table(("hops", "stop", "layer", "success there", "at the root", "n", "met"), rows, caption=caption)

@@ -147,24 +147,19 @@ def accuracy(model: models_model.Model, grammar: language.Grammar) -> dict[str, 
 
 
 def verdict(found: dict[str, Any]) -> dict[str, Any]:
-    """Is there a stop between root and answer? For each number of hops the clearest one, and what the control says."""
+    """Is there a stop between root and answer? For each number of hops the clearest one, and what the control says.
+
+    A stop is one right-hand side above the root (with one hop the query). Where there are several, `together` is the same
+    for at least one of them.
+    """
     stops = {}
     for hops, table in found["hops"].items():
         rates, names = table["success"]["value"], table["roles"]
-        between = [name for name in names if name not in ("rhs_1", "final")]
-        by_name = {name: rates[names.index(name)] for name in between}
-        if len(between) > 2:  # several right-hand sides between root and query
-            by_name[ANY] = [one["value"] for one in table["middle"]]
-        cells = [
-            (by_name[name][at] - rates[0][at], name, layer)
-            for name in by_name
-            for at, layer in enumerate(table["layers"])
-        ]
-        _, name, layer = max(cells, key=lambda cell: cell[0])
-        at = table["layers"].index(layer)
-        middle, root = by_name[name][at], rates[0][at]
-        met = middle >= ENOUGH and root <= LITTLE
-        stops[hops] = {"role": name, "layer": layer, "success": middle, "root": root, "n": table["n"], "met": met}
+        between = [name for name in names if name.startswith("rhs_") and name != "rhs_1"] or ["query"]
+        stop = _clearest(table, {name: rates[names.index(name)] for name in between})
+        if len(between) > 1:
+            stop["together"] = _clearest(table, {ANY: [one["value"] for one in table["middle"]]})
+        stops[hops] = stop
     largest = found["control"]["largest"]["value"]
     return {
         "systematic": found["accuracy"]["rates"]["root after line 2"]["value"],
@@ -172,6 +167,19 @@ def verdict(found: dict[str, Any]) -> dict[str, Any]:
         "control": largest,
         "control_met": largest <= CONTROL,
     }
+
+
+def _clearest(table: dict[str, Any], by_name: dict[str, list[float]]) -> dict[str, Any]:
+    """The layer and token that meet the bar, or, if none does, where the root is furthest behind."""
+    root = table["success"]["value"][table["roles"].index("rhs_1")]
+    cells = [
+        {"role": name, "layer": layer, "success": rates[at], "root": root[at], "n": table["n"]}
+        for name, rates in by_name.items()
+        for at, layer in enumerate(table["layers"])
+    ]
+    for cell in cells:
+        cell["met"] = cell["success"] >= ENOUGH and cell["root"] <= LITTLE
+    return max(cells, key=lambda cell: (cell["met"], cell["success"] - cell["root"]))
 
 
 def _spaces(

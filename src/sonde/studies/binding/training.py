@@ -3,7 +3,7 @@
     training.train(training.Recipe(seed=0), folder)        # again with the same folder: goes on where it was stopped
 
 1. Batches come from the seed and the step alone, so a run that was stopped sees what it would have seen.
-2. AdamW with a warm-up and a linear decay; the loss is on the answer only.
+2. AdamW with a warm-up and a linear decay; the loss is on the answers, and with `told` on the right-hand sides.
 3. Every 25 steps at first, then every 100 and 250, the held-out programs are answered: overall, by hops, by root line.
 4. Weights and moments are written as a whole every 250 steps: Ctrl-C, or worse, loses at most those.
 
@@ -50,6 +50,10 @@ class Recipe:
         easy: Share of the training programs that are only constants: a help, none with 0.
         every: Whether every line of a training program is asked for, as far as it has no more hops than are allowed: a
             help. Otherwise one query a program, hops equally frequent, easy ones with one hop.
+        told: After how many layers each line's right-hand side is asked for that line's value too: a help, none with 0.
+            It goes with `every`. It teaches that values are there, not that an answer is read from there.
+        start: The weights to begin with: a model that comes with the package and one of its steps, such as
+            `seed-0@1500`; new ones with nothing. Moments, rate and steps begin anew.
     """
 
     seed: int = 0
@@ -60,6 +64,16 @@ class Recipe:
     rate: float = 2e-3
     easy: float = 0.25
     every: bool = True
+    told: int = 0
+    start: str = ""
+
+    def __post_init__(self) -> None:
+        """Checks that the helps fit the model and each other."""
+        if not 0 <= self.told <= self.shape.layers or (self.told and not self.every):
+            raise errors.RequestError(
+                f"right-hand sides can be asked after 1 to {self.shape.layers} layers (0: not at all), and only where every "
+                f"line is asked; got told {self.told}, every {self.every}"
+            )
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Recipe":
@@ -121,7 +135,11 @@ def loss_of(recipe: Recipe, model: Any, programs: language.Programs) -> Float[to
         return F.cross_entropy(network.answer_logits(model, tokens), torch.from_numpy(programs.answers))
     digits, hops = programs.every_line()
     asked = torch.from_numpy(hops <= recipe.grammar.max_hops)
-    return F.cross_entropy(network.every_answer(model, tokens)[asked], torch.from_numpy(digits)[asked])
+    wanted = torch.from_numpy(digits)[asked]
+    if not recipe.told:
+        return F.cross_entropy(network.every_answer(model, tokens)[asked], wanted)
+    answers, sides = network.every_answer_and_side(model, tokens, recipe.told)
+    return F.cross_entropy(answers[asked], wanted) + F.cross_entropy(sides[asked], wanted)
 
 
 def measured(network_: Any, sets: Mapping[str, language.Programs]) -> dict[str, Any]:
@@ -156,7 +174,7 @@ class _Run:
     def __init__(self, recipe: Recipe, folder: Path) -> None:
         self.recipe, self.folder = recipe, folder
         self.step, self.rows, self.seconds, self.loss = 0, [], 0.0, float("nan")
-        self.model = network.make(recipe.shape, recipe.grammar, recipe.seed)
+        self.model = _beginning(recipe)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=recipe.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True
         )
@@ -226,7 +244,7 @@ class _Run:
         path, mine = self.folder / RECIPE, dataclasses.asdict(self.recipe)
         if not path.exists():
             self._write(RECIPE, json.dumps(mine, indent=1).encode())
-        elif (there := json.loads(path.read_text())) != mine:
+        elif (there := dataclasses.asdict(Recipe.from_json(json.loads(path.read_text())))) != mine:
             different = [name for name in mine if there.get(name) != mine[name]]
             raise errors.RequestError(
                 f"{self.folder} holds a run of another recipe: {', '.join(different)} differ; choose another folder"
@@ -237,6 +255,21 @@ class _Run:
         with disk.explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             disk.write_atomic(path, data)
+
+
+def _beginning(recipe: Recipe) -> Any:
+    """The network before the first step."""
+    if not recipe.start:
+        return network.make(recipe.shape, recipe.grammar, recipe.seed)
+    from sonde.studies.binding import shipped  # it builds on this module
+
+    name, _, step = recipe.start.partition("@")
+    if not step.isdecimal():
+        raise errors.RequestError(f"begin with a model and a step of it, such as seed-0@1500, not {recipe.start!r}")
+    there = shipped.recipe(name)
+    if (there.shape, there.grammar) != (recipe.shape, recipe.grammar):
+        raise errors.RequestError(f"{name} has another shape or grammar than this run: {there.shape}, {there.grammar}")
+    return shipped.at_step(name, int(step)).train()
 
 
 def _share(right: Bool[np.ndarray, "program"]) -> float:
