@@ -8,7 +8,8 @@ It looks for layer sets without which the task breaks, and for a layer set that 
    one. The search goes on in the layers outside of it, for up to half of the budget.
 3. Sufficient set: delta debugging over all layers, for a 1-minimal set that is enough alone.
 4. Each set found becomes a hypothesis with a prediction. When all are registered, each is tested on examples that were
-   not used to find it, with random layer sets of the same size as controls. The lab then decides.
+   not used to find it, with random layer sets of the same size as controls. The lab then decides, about all of them
+   together.
 
 A task works if at least `WORKS` of the solved examples are kept, and is broken if at most `BROKEN` are. While searching,
 a set inside a broken one is taken to be broken and one around a working set to work; sets that are reported were all
@@ -180,8 +181,8 @@ class _Search:
         return self.known[ran]
 
     def confirm(self) -> Steps:
-        """States all hypotheses and predicts before any held-out example is seen; then tests them one by one."""
-        stated = []
+        """States all hypotheses and predicts before any held-out example is seen; then tests them, and asks for the verdicts."""
+        stated, tested = [], []
         for goal, layers, minimal in self.found:
             statement, claim = self.worded(goal, layers, minimal=minimal)
             made = yield planning.Call("propose_hypothesis", {"statement": statement})
@@ -200,6 +201,8 @@ class _Search:
                 test = {"prediction": prediction} | ({"control": True} if control else {})
                 reply = yield planning.Call("run_experiment", test)
                 self.spent += reply.outcome == "ok"
+            tested.append((hypothesis, claim))
+        for hypothesis, claim in tested:  # all at once: what is supported must survive a correction over all of them
             reply = yield planning.Call("conclude", {"hypothesis": hypothesis, "claim": claim})
             if reply.outcome != "ok":
                 yield from self.note(str(reply.result["error"]), ())
