@@ -80,17 +80,16 @@ def shifts(found: Any) -> Iterator[Any]:
     yield terminal.table(page.Table(("raised", "by", "lowered", "by "), _blank(rows), caption, decimals=4))
 
 
-def translated(found: Any) -> Any:
-    """What each layer knows, by three ways of reading it."""
-    lines = tuple(
-        (
-            one.layer,
-            *(_cell(getattr(one, name)) for name in ("translated", "lens", "shuffled", "agreement", "lens_agreement")),
-        )
-        for one in found.layers
-    )
-    columns = ("into layer", "KL translated", "KL logit lens", "KL control", "top-1 translated", "top-1 logit lens")
-    return terminal.table(page.Table(columns, lines, f"{found.caption} 95 % intervals over texts.", decimals=2))
+def translated(found: Any) -> Iterator[Any]:
+    """What each layer knows, by three ways of reading it: KL, then agreement."""
+    ways = ("best linear guess", "logit lens", "control")
+    for title, fields in (
+        ("KL from the model's prediction, in nats", ("translated", "lens", "shuffled")),
+        ("Share of tokens with its top-1", ("agreement", "lens_agreement", "shuffled_agreement")),
+    ):
+        lines = tuple((one.layer, *(_cell(getattr(one, name)) for name in fields)) for one in found.layers)
+        caption = f"{title}. {found.caption} 95 % intervals over texts."
+        yield terminal.table(page.Table(("into layer", *ways), lines, caption, decimals=2))
 
 
 def checked(lines: Sequence[Any], model: str | None) -> Any:
