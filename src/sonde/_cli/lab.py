@@ -15,7 +15,8 @@ EXAMPLES = (
 SPECS = (
     "What to do: skip:11, keep:0-3,29, keep-first:8, drop-first:2, repeat:5@times=3, swap:3-4, permute:3,5,4, reverse:13-16, "
     "random:13-16@seed=3, parallel:13-16, looped-parallel:13-16, middle-repeat:13-16, order:0,1,1,3, "
-    "zero:SITE, mean:SITE, noise:SITE@0.5, patch:SITE@from=TEXT (SITE such as blocks.5.hook_mlp_out). Join with ' + '."
+    "zero:SITE, mean:SITE, noise:SITE@0.5, patch:SITE@from=TEXT (SITE such as blocks.5.hook_mlp_out; only at some tokens "
+    "with @at=0 or @at=1-63). Join with ' + '."
 )
 app = typer.Typer(
     help="Corrupt a model and see what changes: layers skipped, swapped, repeated; activations zeroed or patched.",

@@ -40,13 +40,24 @@ def converse(screen: Any, talk: Any, spec: str) -> None:
 
 
 def measures(rows: Sequence[Any], caption: str) -> Any:
-    """The rows of measurements as a table."""
-    columns = ("measure", "", "what", "value", "change", "n")
-    lines = [
-        (one.measure, one.role, one.spec, _cell(one.value), "" if one.delta is None else _cell(one.delta), one.value.n)
-        for one in rows
-    ]
-    return terminal.table(page.Table(columns, tuple(lines), f"{caption} 95 % intervals.", decimals=3))
+    """The rows of measurements, measure by measure, and below what was done in each."""
+    from rich import console, text
+
+    lines: list[tuple[Any, ...]] = []
+    names: dict[str, str] = {}
+    for at, one in enumerate(rows):
+        if not at or rows[at - 1].measure != one.measure:
+            lines.append((one.measure, "", "", ""))
+        if one.spec not in names:
+            drawn = sum(name.startswith("control") for name in names.values())
+            names[one.spec] = f"control {drawn + 1}" if one.role == "control" else one.role
+        change = "" if one.delta is None else _cell(one.delta)
+        lines.append((f"· {names[one.spec]}", _cell(one.value), change, one.value.n))
+    table = terminal.table(
+        page.Table(("", "value", "change", "n"), tuple(lines), f"{caption} 95 % intervals.", decimals=3)
+    )
+    done = [text.Text(f"{name}: {wording.visible(spec)}") for spec, name in names.items() if name != "baseline"]
+    return console.Group(table, *done)
 
 
 def show_task(screen: Any, result: Any, count: int) -> None:

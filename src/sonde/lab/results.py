@@ -87,10 +87,10 @@ def summary(inquiry: inquiries.Inquiry) -> list[str]:
     states = inquiry.states()
     still = list(states.values()).count("open")
     tested = len(correcting.over(inquiry))
-    told.append(
-        f"{_counted(len(states), 'hypothesis', 'hypotheses')} proposed, {tested} tested, {refuted} refuted, {still} still "
-        f"open. What is supported survives Holm's correction over the {tested} tested."
-    )
+    counted = f"{_counted(len(states), 'hypothesis', 'hypotheses')} proposed"
+    counted += f", {tested} tested, {refuted} refuted, {still} still open" if states else ""
+    corrected = f" What is supported survives Holm's correction over the {tested} tested." if tested else ""
+    told.append(f"{counted}.{corrected}")
     whole = [one for one in inquiry.entries("run") if one["split"] == "all"]
     if whole:
         told.append(
@@ -103,14 +103,13 @@ def summary(inquiry: inquiries.Inquiry) -> list[str]:
 def findings_table(inquiry: inquiries.Inquiry, status: str) -> page.Table:
     """Findings of one status with their evidence."""
     rows = tuple(
-        (one.id, one["claim"], one["why"], one["p"], one["p_corrected"], one["hypothesis"], ", ".join(one["evidence"]))
+        (one.id, one["claim"], one["why"], one["p_corrected"], ", ".join([one["hypothesis"], *one["evidence"]]))
         for one in inquiry.findings()
         if one["status"] == status
     )
     name = {"supported": "finding", "refuted": "refuted"}[status]
-    caption = "p: of the prediction, two-sided; corrected: by Holm's method." if rows else f"None was {status}."
-    columns = (name, "claim", "why", "p", "p corrected", "hypothesis", "evidence")
-    return page.Table(columns, rows, caption, folded=False)
+    caption = "p: two-sided, corrected by Holm's method over all hypotheses tested." if rows else f"None was {status}."
+    return page.Table((name, "claim", "why", "p", "hypothesis and evidence"), rows, caption, folded=False)
 
 
 def open_table(inquiry: inquiries.Inquiry) -> page.Table:
@@ -199,7 +198,7 @@ def tried_chart(inquiry: inquiries.Inquiry) -> tuple[charts.Heatmap, ...]:
         x_name="layer",
         y_name="run",
         value_name="share kept",
-        caption=f"Coloured: the layer was left out, and this share was kept ({runs[0]['n']} examples). Grey: the layer ran.",
+        caption=f"Coloured: the layer was left out, and this share was kept ({runs[0]['n']} examples). A layer that ran has none.",
         limits=(0.0, 1.0),
     )
     return (chart,)

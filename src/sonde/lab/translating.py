@@ -19,7 +19,7 @@ pass, and per layer some forty systems of d_model equations and three unembeddin
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -148,13 +148,20 @@ def fit(source: Float[Tensor, "row d_model"], target: Float[Tensor, "row d_model
 
     The strength is relative to the mean variance of the source.
     """
+    (found,) = _fits(source, target, (strength,))
+    return found
+
+
+def _fits(source: Tensor, target: Tensor, strengths: Sequence[float]) -> list[Affine]:
+    """Regressions of several strengths, from the same products."""
     means = source.double().mean(dim=0), target.double().mean(dim=0)
     centred, wanted = source.double() - means[0], target.double() - means[1]
-    gram = centred.T @ centred
+    gram, cross = centred.T @ centred, centred.T @ wanted
     same = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    towards = (centred * wanted).sum() / centred.square().sum().clamp(min=1e-12) * same
-    ridge = strength * gram.diagonal().mean().clamp(min=1e-12) * same
-    return Affine(towards + torch.linalg.solve(gram + ridge, centred.T @ (wanted - centred @ towards)), *means)
+    size = gram.diagonal().mean().clamp(min=1e-12)
+    towards = cross.diagonal().mean() / size
+    left = cross - towards * gram
+    return [Affine(towards * same + torch.linalg.solve(gram + one * size * same, left), *means) for one in strengths]
 
 
 def _layer(base: sweeping.Base, layer: int, usual: Tensor, generator: torch.Generator) -> Layer:
@@ -175,8 +182,8 @@ def _layer(base: sweeping.Base, layer: int, usual: Tensor, generator: torch.Gene
 
 
 def _strength(pairs: tuple[Tensor, Tensor], judged: tuple[Tensor, Tensor]) -> float:
-    losses = {one: float((fit(*pairs, one)(judged[0]) - judged[1]).square().mean()) for one in STRENGTHS}
-    return min(losses, key=lambda one: losses[one])
+    losses = [float((one(judged[0]) - judged[1]).square().mean()) for one in _fits(*pairs, STRENGTHS)]
+    return STRENGTHS[int(np.argmin(losses))]
 
 
 def _usual(base: sweeping.Base) -> Bool[Tensor, "text pos"]:

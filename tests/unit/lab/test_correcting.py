@@ -125,9 +125,10 @@ def test_a_kill_before_the_withdrawal_does_not_spare_it(begun, monkeypatch):
     def killed(inquiry):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(correcting, "withdraw", killed)
-        at.call("run_experiment", {"prediction": prediction})
+        with pytest.raises(KeyboardInterrupt):
+            at.call("run_experiment", {"prediction": prediction})
     assert at.inquiry.status(guess) == "supported"
     assert at.call("run_experiment", {"prediction": prediction}).result["measured_before"]
     assert at.inquiry.status(guess) == "open"
@@ -139,4 +140,4 @@ def test_the_page_says_how_it_was_corrected(begun):
     page = results.report(at.inquiry)
     assert "Holm's correction over the 1 tested" in " ".join(page.summary)
     assert "Holm" in page.sections[0].text
-    assert results.findings_table(at.inquiry, "supported").rows[0][3:5] == pytest.approx((2 * 0.5**8, 2 * 0.5**8))
+    assert results.findings_table(at.inquiry, "supported").rows[0][3] == pytest.approx(2 * 0.5**8)
