@@ -213,7 +213,8 @@ def _judged(
 
 
 def _series(name: str, values: list[stats.Estimate]) -> charts.Series:
-    return charts.Series(name, *(np.array([getattr(one, end) for one in values]) for end in ("value", "low", "high")))
+    value, low, high = (np.array([getattr(one, end) for one in values]) for end in ("value", "low", "high"))
+    return charts.Series(name, value, low, high)
 
 
 def _numbers(values: Tensor) -> np.ndarray:

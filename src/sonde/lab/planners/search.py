@@ -37,7 +37,7 @@ Steps = Generator[planning.Call, desk.Reply, None]
 
 
 class BudgetSpentError(Exception):
-    """There is no experiment left for the search."""
+    """There is no further experiment for the search: the budget is spent, or somebody said no."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,7 @@ class _Search:
     runs: dict[Layers, str] = field(default_factory=dict)
     found: list[tuple[Goal, Layers, bool]] = field(default_factory=list)
     stopped: str = ""
+    refused: str = ""
 
     def without(self, layers: Iterable[int]) -> Layers:
         left = set(layers)
@@ -84,7 +85,7 @@ class _Search:
             for end in ends:
                 yield from self.measure(end)
         except BudgetSpentError:
-            return "The budget was spent before the search began."
+            return self.refused or "The budget was spent before the search began."
         if all(self.known[end] > BROKEN for end in ends):
             yield from self.note(
                 f"With only layer {ends[0][0]} and with only layer {ends[1][0]} the task is not broken: no layer is "
@@ -96,7 +97,7 @@ class _Search:
         try:
             yield from self.breaking(start)
         except BudgetSpentError:
-            self.stopped = STOPPED
+            self.stopped = self.refused or STOPPED
         yield from self.sufficient()
         yield from self.confirm()
         return self.stopped or "The search is complete."
@@ -145,7 +146,7 @@ class _Search:
                     return now, True
             return self.best(goal, start), False
         except BudgetSpentError:
-            self.stopped = STOPPED
+            self.stopped = self.refused or STOPPED
             return self.best(goal, start), False
 
     def best(self, goal: Goal, start: Layers) -> Layers:
@@ -175,6 +176,7 @@ class _Search:
                 raise BudgetSpentError
             reply = yield planning.Call("run_experiment", {"corruption": self.spelled(ran)})
             if reply.outcome != "ok":
+                self.refused = f"The search ended where an experiment was refused: {reply.result.get('error')}."
                 raise BudgetSpentError
             self.spent += 1
             self.known[ran], self.runs[ran] = float(reply.result.get("kept") or 0.0), reply.result["run"]
