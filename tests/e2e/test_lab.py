@@ -59,9 +59,12 @@ def test_a_task_is_measured_with_controls_and_written(sonde_says, tmp_path):
     assert (result["corruption"], len(result["rows"])) == ("skip:1", 4)
 
 
-def test_shifts_and_translations_are_shown(sonde_says):
+def test_shifts_and_translations_are_shown(sonde_says, tmp_path):
     assert "raised" in sonde_says("lab", "shifts", "skip:1", "Hello", "-m", "tiny-llama", "--top", 3)
-    assert "KL control" in sonde_says("lab", "translate", "-m", "tiny-llama", "--tokens", 16)
+    shown = sonde_says("lab", "translate", "-m", "tiny-llama", "--tokens", 16, "--figures", "drawn", "--out", "x.json")
+    assert "best linear guess" in shown
+    assert "control" in shown
+    assert {one.name for one in (tmp_path / "drawn").iterdir()} == {"translate-kl.png", "translate-agreement.png"}
 
 
 def test_a_task_file_is_checked(sonde_says, tmp_path):

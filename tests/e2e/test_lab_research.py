@@ -1,6 +1,10 @@
 """`sonde lab run` and its relatives, typed as a user types them."""
 
 import json
+import re
+import subprocess
+import sys
+import time
 
 import pytest
 import typer.testing
@@ -92,3 +96,88 @@ def test_a_task_that_the_model_cannot_do_is_flagged(tmp_path):
     done = sonde("lab", "run", "--task", "capitals", "--model", MODEL, "--runs", str(tmp_path), check=False)
     assert done.exit_code == 2
     assert "what a model cannot do cannot be broken" in " ".join(done.output.split())
+
+
+def test_a_fork_takes_over_calls_and_goes_on_in_an_inquiry_of_its_own(researched, tmp_path):
+    runs, _ = researched
+    where = ("--runs", str(runs))
+    done = sonde("lab", "fork", "q1", "--at", "2", "--budget", "6", "--out", str(tmp_path / "page"), *where)
+    assert "Results:" in done.stdout
+    data = json.loads((tmp_path / "page" / "results.json").read_text(encoding="utf-8"))
+    assert data["inquiry"] != "q1"
+    assert data["spent"]["experiments"] <= 6
+    calls = json.loads(sonde("lab", "log", "query", "call", "-w", "inquiry=q1", "-s", "tool", "--json", *where).stdout)
+    inherited = [one for one in data["entries"] if one["kind"] == "call" and one["inquiry"] == "q1"]
+    assert [one["id"] for one in inherited] == [one["id"] for one in calls[:2]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("--at", "999"), "so a fork begins at 0 to"), (("--at", "1", "--budget", "0"), "the budget is zero"), ((), "--at"),
+     (("--at", "-1"), "--at"), (("--at", "1", "--planner", "serch"), "did you mean 'search'"),
+     (("--at", "1", "--planner", "openai"), "planner-model")],
+)  # fmt: skip
+def test_a_fork_that_makes_no_sense_is_refused_and_leaves_nothing_behind(researched, arguments, message):
+    runs, _ = researched
+    before = sonde("lab", "log", "ls", "--json", "--runs", str(runs)).stdout
+    done = sonde("lab", "fork", "q1", *arguments, "--runs", str(runs), check=False)
+    assert done.exit_code in (1, 2)
+    assert message in " ".join(done.output.split())
+    assert sonde("lab", "log", "ls", "--json", "--runs", str(runs)).stdout == before
+
+
+def test_a_replay_comes_out_the_same_and_says_so(researched):
+    runs, _ = researched
+    done = sonde("lab", "replay", "q1", "--runs", str(runs))
+    (told,) = [line for line in done.stdout.splitlines() if "calls came out the same" in line]
+    same, _, every = told.split(": ")[1].split()[:3]
+    assert same == every != "0"
+
+
+def test_a_replay_on_other_examples_comes_out_differently_with_exit_code_one(tmp_path, tasks):
+    mine, where = tmp_path / "tasks.json", ("--runs", str(tmp_path))
+    mine.write_bytes(tasks.read_bytes())
+    sonde("lab", "run", "--task", "habit", "--tasks", str(mine), "--model", MODEL, "--budget", "4", "--examples", "6",
+          *where)  # fmt: skip
+    changed = json.loads(mine.read_text(encoding="utf-8"))
+    for one in changed["tasks"][0]["examples"]:
+        one["answers"] = ["never said"]
+    mine.write_text(json.dumps(changed), encoding="utf-8")
+    done = sonde("lab", "replay", "last", *where, check=False)
+    assert done.exit_code == 1
+    assert "1 of 3 calls came out the same" in done.stdout  # the note about nothing
+    mine.unlink()
+    done = sonde("lab", "replay", "q1", *where, check=False)
+    assert done.exit_code in (1, 2)
+    assert "tasks.json" in done.output
+
+
+def test_experiments_wait_for_a_yes_from_another_terminal(tmp_path, tasks):
+    words = ("lab", "run", "--task", "habit", "--tasks", tasks, "--model", MODEL, "--budget", 2, "--examples", 6)
+    where = ("--runs", str(tmp_path))
+    assert "Nothing waits for a yes" in sonde("lab", "approve", *where).stdout
+    command = [sys.executable, "-m", "sonde._cli.main", *map(str, words), "--approve", *where]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as waiting:
+        first = _asked_for(waiting, where)
+        assert "yes" in sonde("lab", "approve", first, *where).stdout
+        second = _asked_for(waiting, where)
+        assert second != first
+        assert "no" in sonde("lab", "approve", second, "--no", *where).stdout
+        said, _ = waiting.communicate(timeout=120)
+    assert waiting.returncode == 0, said
+    assert "Results:" in said
+    outcomes = [row["outcome"] for row in json.loads(sonde("lab", "log", "query", "call", "--json", *where).stdout)]
+    assert outcomes[:2] == ["ok", "refused"]
+    for id, message in ((first, "was answered already: yes"), ("a999", "no a999"), ("q1", "id of a request")):
+        done = sonde("lab", "approve", id, *where, check=False)
+        assert done.exit_code == 2
+        assert message in " ".join(done.output.split())
+
+
+def _asked_for(waiting, where):
+    """The request that waits, once there is one."""
+    while waiting.poll() is None:
+        if found := re.search(r"\ba\d+\b", sonde("lab", "approve", *where).stdout):
+            return found[0]
+        time.sleep(0.1)
+    raise AssertionError(f"it ended and asked for nothing: {waiting.stdout.read()}")

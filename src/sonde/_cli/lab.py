@@ -15,7 +15,8 @@ EXAMPLES = (
 SPECS = (
     "What to do: skip:11, keep:0-3,29, keep-first:8, drop-first:2, repeat:5@times=3, swap:3-4, permute:3,5,4, reverse:13-16, "
     "random:13-16@seed=3, parallel:13-16, looped-parallel:13-16, middle-repeat:13-16, order:0,1,1,3, "
-    "zero:SITE, mean:SITE, noise:SITE@0.5, patch:SITE@from=TEXT (SITE such as blocks.5.hook_mlp_out). Join with ' + '."
+    "zero:SITE, mean:SITE, noise:SITE@0.5, patch:SITE@from=TEXT (SITE such as blocks.5.hook_mlp_out; only at some tokens "
+    "with @at=0 or @at=1-63). Join with ' + '."
 )
 app = typer.Typer(
     help="Corrupt a model and see what changes: layers skipped, swapped, repeated; activations zeroed or patched.",
@@ -80,6 +81,9 @@ def measure(
         int | None, typer.Option("--examples", "-n", min=1, help="The first so many of a task.")
     ] = None,
     show: Annotated[int, typer.Option(min=0, help="Completions to show side by side, of each task.")] = 3,
+    tokens: Annotated[
+        int | None, typer.Option("--tokens", min=2, help="Of texts: the first so many tokens of each; all if left out.")
+    ] = None,
     controls: Annotated[int, typer.Option(min=0, help="How many controls: other layers, or noise of equal size.")] = 3,
     seed: Seed = 0,
     out: Out = None,
@@ -99,6 +103,8 @@ def measure(
 
     screen = console.Console()
     known = lab_tasks.load(tasks) if task or tasks else {}
+    if known and tokens is not None:
+        raise typer.BadParameter("tasks are measured whole: leave it out, or leave out --task", param_hint="--tokens")
     names = list(known) if not task or "all" in task else task
     chosen = [lab_tasks.get(known, name) for name in names] if known else []
     found: list[Any] = []
@@ -110,7 +116,8 @@ def measure(
             lab_screens.show_task(screen, result, show)
             found.append(result)
         if not chosen:
-            result = measuring_texts.measure_texts(loaded, what, texts.load(), controls=controls, seed=seed)
+            fixed: Any = {"tokens": tokens, "controls": controls, "seed": seed}
+            result = measuring_texts.measure_texts(loaded, what, texts.load(), **fixed)
             screen.print(lab_screens.measures(result.measures, f"{len(result.texts)} texts, {result.tokens} tokens."))
             found.append(result)
     lab_screens.write(screen, out, {"model": model, "seed": seed, "results": [one.to_json() for one in found]})
@@ -143,11 +150,13 @@ def translate(
     tokens: Annotated[int, typer.Option(min=16, help="Tokens of each text.")] = 96,
     seed: Annotated[int, typer.Option(min=0, help="Shuffles the control.")] = 0,
     out: Out = None,
+    figures: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw KL and agreement by layer there.")] = None,
 ) -> None:
     """What does the model know at each layer, if read by the best linear guess?
 
-    A linear map per layer, from its stream to the last one, is fitted on half of the texts and judged on the others, beside
-    the logit lens, which reads the stream as it is, and a map fitted on shuffled pairs, which can only know averages.
+    A linear map per layer, from its stream to the last one, is fitted on four fifths of the texts and judged on the others, in
+    turn; beside the logit lens, which reads the stream as it is, and a map fitted on shuffled pairs, which can only know
+    averages.
     """
     from rich import console
 
@@ -158,8 +167,15 @@ def translate(
     screen = console.Console()
     with loading.load(model) as loaded:
         found = translating.measure(loaded, texts.load(), tokens=tokens, seed=seed)
-    screen.print(lab_screens.translated(found))
+    for table in lab_screens.translated(found):
+        screen.print(table)
     lab_screens.write(screen, out, {"model": model, **found.to_json()})
+    if figures is not None:
+        from sonde.report import drawing
+
+        for chart in found.figures():
+            path = drawing.save_png(chart, figures / f"{chart.key}.png")
+            screen.print(f"Drawn: {path}", soft_wrap=True, highlight=False)
 
 
 @task_app.command("check", epilog=EXAMPLES)

@@ -51,8 +51,7 @@ def ls(
         typer.echo(json.dumps(rows, indent=1))
         return
     caption = "" if rows else "No inquiry yet; begin one with: sonde lab run --task arithmetic"
-    columns = tuple(rows[0]) if rows else ("inquiry", "model", "task")
-    console.Console().print(terminal.table(page.Table(columns, tuple(tuple(row.values()) for row in rows), caption)))
+    console.Console().print(terminal.table(page.Table(_LISTED, tuple(_line(row) for row in rows), caption)))
 
 
 @app.command("query", epilog=EXAMPLES)
@@ -124,6 +123,7 @@ def export(
         typer.echo(str(exporting.write(inquiries.opened(book, inquiry), to)))
 
 
+_LISTED = ("inquiry", "task", "model", "planner, seed", "experiments", "hypotheses")
 _SHOWN = {
     "run": ["inquiry", "corruption", "task", "split", "prediction", "kept", "loss_delta", "n"],
     "example": ["corruption", "prompt", "answer", "completion", "correct"],
@@ -134,6 +134,13 @@ _SHOWN = {
     "inquiry": ["model", "task", "planner", "seed"],
     "call": ["inquiry", "tool", "outcome", "arguments"],
 }
+
+
+def _line(row: dict[str, Any]) -> tuple[str, ...]:
+    """An inquiry in a line that fits a terminal."""
+    said = ", ".join(f"{row[state]} {state}" for state in ("supported", "refuted", "open") if row[state]) or "none"
+    planner, spent = f"{row['planner']}, {row['seed']}", row["experiments"] + ("" if row["ended"] else ", not ended")
+    return row["inquiry"], row["task"], row["model"], planner, spent, said
 
 
 def _cell(value: Any) -> Any:

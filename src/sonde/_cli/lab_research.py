@@ -217,6 +217,7 @@ def verdict(
     caption = (
         f"{found.model} on {found.task!r}, {len(found.votes)} inquiries. Layers that more than half need: {needed}."
     )
+    caption += "" if rows else " None of them supported or refuted anything."
     columns = ("corruption", "expected", "verdict", "support", "refute", "kept, held-out examples of all")
     console.Console().print(terminal.table(page.Table(columns, rows, caption)))
 
@@ -313,7 +314,8 @@ def _conducted(screen: Any, bench: Any, inquiry: Any, planner: Any, out: Path | 
         try:
             end = loop.conduct(desk.Desk(bench, inquiry), planner, approver=_asked if asking else None, on_call=on_call)
         except errors.ServerError as error:
-            raise errors.ServerError(f"{error}. The log is whole; go on with: {again}") from error
+            said = str(error) if str(error).endswith(("?", ".")) else f"{error}."
+            raise errors.ServerError(f"{said} The log is whole; go on with: {again}") from error
     if end is None:
         screen.print(f"An experiment waits for a yes. Then go on with: {again}", highlight=False)
         return

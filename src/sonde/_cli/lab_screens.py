@@ -40,13 +40,24 @@ def converse(screen: Any, talk: Any, spec: str) -> None:
 
 
 def measures(rows: Sequence[Any], caption: str) -> Any:
-    """The rows of measurements as a table."""
-    columns = ("measure", "", "what", "value", "change", "n")
-    lines = [
-        (one.measure, one.role, one.spec, _cell(one.value), "" if one.delta is None else _cell(one.delta), one.value.n)
-        for one in rows
-    ]
-    return terminal.table(page.Table(columns, tuple(lines), f"{caption} 95 % intervals.", decimals=3))
+    """The rows of measurements, measure by measure, and below what was done in each."""
+    from rich import console, text
+
+    lines: list[tuple[Any, ...]] = []
+    names: dict[str, str] = {}
+    for at, one in enumerate(rows):
+        if not at or rows[at - 1].measure != one.measure:
+            lines.append((one.measure, "", "", ""))
+        if one.spec not in names:
+            drawn = sum(name.startswith("control") for name in names.values())
+            names[one.spec] = f"control {drawn + 1}" if one.role == "control" else one.role
+        change = "" if one.delta is None else _cell(one.delta)
+        lines.append((f"· {names[one.spec]}", _cell(one.value), change, one.value.n))
+    table = terminal.table(
+        page.Table(("", "value", "change", "n"), tuple(lines), f"{caption} 95 % intervals.", decimals=3)
+    )
+    done = [text.Text(f"{name}: {wording.visible(spec)}") for spec, name in names.items() if name != "baseline"]
+    return console.Group(table, *done)
 
 
 def show_task(screen: Any, result: Any, count: int) -> None:
@@ -80,17 +91,16 @@ def shifts(found: Any) -> Iterator[Any]:
     yield terminal.table(page.Table(("raised", "by", "lowered", "by "), _blank(rows), caption, decimals=4))
 
 
-def translated(found: Any) -> Any:
-    """What each layer knows, by three ways of reading it."""
-    lines = tuple(
-        (
-            one.layer,
-            *(_cell(getattr(one, name)) for name in ("translated", "lens", "shuffled", "agreement", "lens_agreement")),
-        )
-        for one in found.layers
-    )
-    columns = ("into layer", "KL translated", "KL logit lens", "KL control", "top-1 translated", "top-1 logit lens")
-    return terminal.table(page.Table(columns, lines, f"{found.caption} 95 % intervals over texts.", decimals=2))
+def translated(found: Any) -> Iterator[Any]:
+    """What each layer knows, by three ways of reading it: KL, then agreement."""
+    ways = ("best linear guess", "logit lens", "control")
+    for title, fields in (
+        ("KL from the model's prediction, in nats", ("translated", "lens", "shuffled")),
+        ("Share of tokens with its top-1", ("agreement", "lens_agreement", "shuffled_agreement")),
+    ):
+        lines = tuple((one.layer, *(_cell(getattr(one, name)) for name in fields)) for one in found.layers)
+        caption = f"{title}. {found.caption} 95 % intervals over texts."
+        yield terminal.table(page.Table(("into layer", *ways), lines, caption, decimals=2))
 
 
 def checked(lines: Sequence[Any], model: str | None) -> Any:

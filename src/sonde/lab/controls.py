@@ -8,6 +8,8 @@
    against skipping as many.
 2. Noise is put into other layers, at the same kind of Site.
 3. What else is done at a Site is held against Gaussian noise there whose size is that of the change, measured on prompts.
+4. What is joined is controlled part by part, each by the rule for its kind. A part without a control stays as it is, so
+   that the control says what the others do beside it.
 
 An explicit `order` has no control of its own kind: none is drawn. Costs nothing, except `matched`: a forward pass a prompt.
 """
@@ -17,12 +19,17 @@ import random
 from collections.abc import Sequence
 
 import numpy as np
+from torch import Tensor
 
 from sonde.core import interventions, sites
 from sonde.lab import corruptions, orders
 from sonde.models import model as models_model
 
+#: Texts, or their token ids.
+Prompts = Sequence[str] | Sequence[Tensor]
 TRIES = 200
+#: What is held against noise of the same size.
+MATCHED = ("zero", "mean", "patch")
 #: Prompts that the size of a change is measured on, at most.
 PROMPTS = 8
 
@@ -47,18 +54,32 @@ def draw(corruption: corruptions.Corruption, *, seed: int = 0, count: int = 1) -
 
 
 def for_task(
-    model: models_model.Model, corruption: corruptions.Corruption, prompts: Sequence[str], *, seed: int, count: int
+    model: models_model.Model, corruption: corruptions.Corruption, prompts: Prompts, *, seed: int, count: int
 ) -> list[corruptions.Corruption]:
-    """The controls that fit a corruption: other layers, or noise of the size of the change."""
-    if corruption.kind in ("zero", "mean", "patch"):
-        return [matched(model, corruption, prompts, seed=seed + 1 + at) for at in range(count)]
-    return draw(corruption, seed=seed, count=count)
+    """The controls that fit a corruption: other layers, or noise of the size of the change; part by part if it is joined."""
+    if not any(part.kind in MATCHED for part in corruption.parts or (corruption,)):
+        return draw(corruption, seed=seed, count=count)
+    columns = []
+    for part in corruption.parts or (corruption,):
+        if part.kind in MATCHED:
+            sizes = _sizes(model, part, prompts)
+            ones = [_noise(part, sizes, seed=seed + 1 + at) for at in range(count)]
+        else:
+            drawn = draw(part, seed=seed, count=count)
+            ones = [drawn[at % len(drawn)] if drawn else part for at in range(count)]
+        columns.append(ones)
+    return [corruptions.joined(parts) for parts in zip(*columns, strict=True)]
 
 
 def matched(
-    model: models_model.Model, corruption: corruptions.Corruption, prompts: Sequence[str], *, seed: int = 0
+    model: models_model.Model, corruption: corruptions.Corruption, prompts: Prompts, *, seed: int = 0
 ) -> corruptions.Corruption:
     """Noise at the same Site and positions, as large as what the corruption changes there on these prompts."""
+    return _noise(corruption, _sizes(model, corruption, prompts), seed=seed)
+
+
+def _sizes(model: models_model.Model, corruption: corruptions.Corruption, prompts: Prompts) -> dict[str, float]:
+    """How much a corruption changes each of its Sites: root mean square over prompts."""
     (spec,) = corruption.bound(model)
     names = sites.select(corruption.site, model.site_names)
     squares: dict[str, list[float]] = {name: [] for name in names}
@@ -67,19 +88,16 @@ def matched(
         for name in names:
             value = cache[name][0].float().cpu().numpy()
             changed = _changed(spec, value)
-            rows = list(corruption.positions) if corruption.positions is not None else slice(None)
-            squares[name].append(float(np.mean((changed - value)[rows] ** 2)))
-    parts = [
-        corruptions.make(
-            "noise",
-            corruption.n_layers,
-            site=name,
-            std=float(f"{max(np.sqrt(np.mean(squares[name])), 1e-12):.4g}"),
-            seed=seed,
-            positions=corruption.positions,
-        )
-        for name in names
-    ]
+            rows = [at for at in corruption.positions or () if -len(value) <= at < len(value)]
+            if rows or corruption.positions is None:
+                squares[name].append(float(np.mean((changed - value)[rows or slice(None)] ** 2)))
+    return {name: float(f"{max(np.sqrt(np.mean(squares[name] or [0.0])), 1e-12):.4g}") for name in names}
+
+
+def _noise(corruption: corruptions.Corruption, sizes: dict[str, float], *, seed: int) -> corruptions.Corruption:
+    """Noise of these sizes."""
+    fixed = {"seed": seed, "positions": corruption.positions}
+    parts = [corruptions.make("noise", corruption.n_layers, site=name, std=std, **fixed) for name, std in sizes.items()]
     return corruptions.joined(parts)
 
 
@@ -102,7 +120,10 @@ def _drawn(one: corruptions.Corruption, generator: random.Random) -> corruptions
         site = sites.Site.parse(one.site)
         if site.layer is None:
             return None
-        return dataclasses.replace(one, site=str(sites.Site(site.kind, generator.randrange(one.n_layers))))
+        others = [layer for layer in range(one.n_layers) if layer != site.layer]
+        if not others:
+            return None
+        return dataclasses.replace(one, site=str(sites.Site(site.kind, generator.choice(others))))
     if one.kind not in orders.KINDS or one.kind == "order":
         return None
     layers = _layers(one, generator)

@@ -11,7 +11,7 @@ A spelling is `name:what@option=value`. Layers are numbers, lists and ranges wit
     zero:blocks.5.hook_mlp_out   mean:blocks.5.hook_mlp_out@at=-1   noise:blocks.5.hook_resid_post@0.5@seed=1
     patch:blocks.5.hook_resid_post@at=-1@from=The capital of Italy is
 
-`@at` limits what is done at a Site to positions, negative ones from the end of the prompt. `patch` takes the values of
+`@at` limits what is done at a Site to positions (`0`, `0,5`, `1-63`), negative ones from the end of the prompt. `patch` takes the values of
 another text: at the same absolute positions, or with one negative position, those that far from that text's end. Several
 corruptions are joined by ` + `; at most one of them may change the order of layers. `orders` says what each name means.
 
@@ -34,6 +34,7 @@ SITE_KINDS = ("zero", "mean", "noise", "patch")
 KINDS = ("none", *orders.KINDS, *SITE_KINDS)
 JOIN = " + "
 MOST_TIMES = 100
+MOST_PLACES = 1_000_000
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
@@ -82,7 +83,7 @@ class Corruption:
         options = [f"@{self.std!r}"] if self.std is not None else []
         options += [f"@times={self.times}"] if self.times is not None else []
         options += [f"@seed={self.seed}"] if self.seed else []
-        options += [f"@at={','.join(map(str, self.positions))}"] if self.positions is not None else []
+        options += [f"@at={_ranges(self.positions, 3)}"] if self.positions is not None else []
         options += [f"@from={self.source}"] if self.source is not None else []
         return f"{self.kind}:{what}{''.join(options)}"
 
@@ -205,11 +206,22 @@ def _option(option: str, text: str) -> tuple[str, Any]:
     if not equals:
         return "std", _number(option, text, float)
     if name == "at":
-        return "positions", tuple(_number(one, text, int) for one in value.split(","))
+        return "positions", tuple(place for one in value.split(",") for place in _places(one.strip(), text))
     if name in ("seed", "times"):
         return name, _number(value, text, int)
     known = ("seed", "times", "at", "from")
     raise errors.InterventionError(f"{text}: no option {name!r}{errors.suggest(name, known)} Known: {', '.join(known)}")
+
+
+def _places(part: str, text: str) -> Sequence[int]:
+    """A position, or a range of them with both ends."""
+    match = _RANGE.fullmatch(part)
+    if match is None or match[2] is None:
+        return (_number(part, text, int),)
+    first, last = int(match[1]), int(match[2])
+    if not first <= last < MOST_PLACES:
+        raise errors.InterventionError(f"{text}: {part!r} is no range of positions; write such as 1-63")
+    return range(first, last + 1)
 
 
 def _number(value: str, text: str, kind: type) -> Any:
@@ -271,13 +283,18 @@ def _spelled(one: Corruption) -> str:
         return str(len(one.layers))
     if one.kind in ("permute", "order"):
         return ",".join(map(str, one.layers))
+    return _ranges(sorted(one.layers))
+
+
+def _ranges(numbers: Sequence[int], least: int = 2) -> str:
+    """Numbers, with so many neighbours or more as ranges: 3,9-12; those below zero one by one."""
     runs: list[list[int]] = []
-    for layer in sorted(one.layers):
-        if runs and layer == runs[-1][-1] + 1:
-            runs[-1].append(layer)
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1 and runs[-1][-1] >= 0:
+            runs[-1].append(number)
         else:
-            runs.append([layer])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) >= least else ",".join(map(str, run)) for run in runs)
 
 
 def _at_site(one: Corruption, model: "models_model.Model") -> interventions.Intervention:

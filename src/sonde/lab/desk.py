@@ -9,6 +9,8 @@
 3. With approval, an experiment comes back as `pending` until somebody said yes to exactly that call, then it is done.
 4. What was made is in the log, then the call with its reply. Asking again for what this inquiry has made already gives
    what is there and costs nothing, so a run that was killed in between is taken up without doing anything twice.
+5. After a test, what is supported already is held against Holm's correction again (`correcting`), and withdrawn if it
+   does not survive.
 
 Held-out examples are seen by registered predictions and by their controls, and by nothing else. Costs what the
 experiment costs; the other tools cost a query.
@@ -23,7 +25,7 @@ import numpy as np
 
 from sonde.analysis import stats
 from sonde.core import errors
-from sonde.lab import budget, experiments, inquiries, log, log_query, rules, schemas, tools
+from sonde.lab import budget, correcting, experiments, inquiries, log, log_query, rules, schemas, tools
 
 Outcome = Literal["ok", "refused", "invalid", "pending"]
 SHOWN_ROWS = 40
@@ -90,7 +92,7 @@ class Desk:
             limits, used = self.inquiry.settings.limits, self.inquiry.spent()
             if used.calls >= limits.calls:
                 budget.check(limits, used)
-            reply = self._do[tool](asked)
+            reply = self._withdrawn(self._do[tool](asked))
         except (errors.BudgetError, errors.AnalysisError) as error:
             reply = Reply("refused", {"error": str(error)})
         except (errors.RequestError, errors.InterventionError, errors.SelectorError, errors.SiteError) as error:
@@ -125,6 +127,14 @@ class Desk:
         budget.check(self.inquiry.settings.limits, self.inquiry.spent())
         waiting = self._approval(schemas.write(asked), spec, split)
         return waiting or self._measured(spec, split, key)
+
+    def _withdrawn(self, reply: Reply) -> Reply:
+        """The reply, and which hypotheses are no longer supported after it."""
+        if not any(log.LETTERS["run"] == one[:1] or log.LETTERS["finding"] == one[:1] for one in reply.made):
+            return reply
+        made = correcting.withdraw(self.inquiry)
+        result = reply.result | ({"open_again": [one["hypothesis"] for one in made]} if made else {})
+        return Reply(reply.outcome, result, (*reply.made, *(one.id for one in made)))
 
     def _measured(self, spec: str, split: str, key: dict[str, Any]) -> Reply:
         settings = self.inquiry.settings
@@ -242,6 +252,7 @@ class Desk:
             "why": decided.why,
             "evidence": decided.evidence,
             "tests": [one.to_json() for one in decided.tests],
+            **decided.chance.to_json(),
         }
         made = self.inquiry.append("finding", body, cites=(asked.hypothesis, *decided.evidence))
         return Reply("ok", {"finding": made.id, "status": decided.status, "why": decided.why}, (made.id,))

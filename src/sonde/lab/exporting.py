@@ -48,7 +48,7 @@ def markdown(inquiry: inquiries.Inquiry) -> str:
         "",
         quoted(end["why"]) if end else "It has not ended.",
     ]
-    findings = inquiry.entries("finding")
+    findings = inquiry.findings()
     for title, status in (("Findings", "supported"), ("Refuted", "refuted")):
         lines += ["", f"## {title}", ""]
         chosen = [one for one in findings if one["status"] == status]

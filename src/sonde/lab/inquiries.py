@@ -111,8 +111,13 @@ class Inquiry:
 
     def states(self) -> dict[str, str]:
         """The state of every hypothesis."""
-        said = {one["hypothesis"]: str(one["status"]) for one in self.entries("finding")}
+        said = {one["hypothesis"]: str(one["status"]) for one in self.findings()}
         return {one.id: said.get(one.id, "open") for one in self.entries("hypothesis")}
+
+    def findings(self) -> list[log.Entry]:
+        """The last finding about each hypothesis: what is thought of it now."""
+        last = {one["hypothesis"]: one for one in self.entries("finding")}
+        return sorted(last.values(), key=lambda one: one.seq)
 
     def ended(self) -> log.Entry | None:
         """How it ended, None if it did not."""

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from sonde.core import errors
-from sonde.lab import comparing, corruptions
+from sonde.lab import comparing, corruptions, sweeping
 from sonde.lab import controls as lab_controls
 from sonde.lab import rows as lab_rows
 from sonde.models import model as models_model
@@ -94,21 +94,33 @@ def measure_texts(
     corruption: corruptions.Corruption,
     texts: Mapping[str, str],
     *,
+    tokens: int | None = None,
     controls: int = 3,
     seed: int = 0,
 ) -> TextsResult:
     """Compares the corrupted model with the intact one on texts, beside controls drawn by the seed.
 
+    Args:
+        model: The model.
+        corruption: What is done to it.
+        texts: By name.
+        tokens: How many tokens of each text; None for all of it.
+        controls: How many controls.
+        seed: Draws them.
+
     Raises:
-        RequestError: There is no text, or one is too short to predict anything.
+        RequestError: There is no text, or one is too short to predict anything, or shorter than asked for.
     """
     if not texts:
         raise errors.RequestError("give at least one text, better several: intervals are over texts")
-    beside = lab_controls.for_task(model, corruption, list(texts.values()), seed=seed, count=controls)
+    encoded = [
+        _ids(model, text) if tokens is None else sweeping.encode(model, {name: text}, tokens)
+        for name, text in texts.items()
+    ]
+    beside = lab_controls.for_task(model, corruption, encoded, seed=seed, count=controls)
     specs = {one.spec: one.bound(model) for one in (corruption, *beside)}
     found: dict[str, list[comparing.Comparison]] = {name: [] for name in ("none", *specs)}
-    for text in texts.values():
-        ids = _ids(model, text)
+    for ids in encoded:
         judge = comparing.Judge(model.run_with_hooks(ids), ids)
         found["none"].append(judge.intact)
         for spec, bound in specs.items():
@@ -123,8 +135,8 @@ def measure_texts(
             clusters,
             [(roles.get(spec, "control"), spec, np.concatenate(parts)) for spec, parts in columns.items()],
         )
-    tokens = sum(one.kl.shape[1] for one in found["none"])
-    return TextsResult(corruption.spec, tuple(texts), tokens, tuple(made))
+    judged = sum(one.kl.shape[1] for one in found["none"])
+    return TextsResult(corruption.spec, tuple(texts), judged, tuple(made))
 
 
 def likelihood_shifts(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sonde.lab import exporting, inquiries, log, rules, verdicts
+from sonde.lab import correcting, exporting, inquiries, log, rules, verdicts
 from sonde.report import charts, page, wording
 from sonde.store import documents
 
@@ -41,7 +41,8 @@ def report(inquiry: inquiries.Inquiry, *, command: str = "") -> page.Report:
             "Findings",
             "What the lab decided. A prediction was registered before the run that tested it; that run used examples that "
             "were not explored with; its controls do the same to random other layers. A prediction holds if its whole "
-            "interval is on the predicted side.",
+            "interval is on the predicted side; a finding also survives Holm's correction over all hypotheses that this "
+            "inquiry tested, at 5 %.",
             charts=tests_chart(inquiry),
             tables=(findings_table(inquiry, "supported"),),
         ),
@@ -78,14 +79,18 @@ def report(inquiry: inquiries.Inquiry, *, command: str = "") -> page.Report:
 
 def summary(inquiry: inquiries.Inquiry) -> list[str]:
     """What was found, in words, also when it is nothing."""
-    settings, end, findings = inquiry.settings, inquiry.ended(), inquiry.entries("finding")
+    settings, end, findings = inquiry.settings, inquiry.ended(), inquiry.findings()
     told = [f"{one['claim']} ({one['why']}.)" for one in findings if one["status"] == "supported"]
     if not told:
         told.append("Nothing is concluded: no hypothesis passed the test on held-out examples with its controls.")
     refuted = sum(one["status"] == "refuted" for one in findings)
     states = inquiry.states()
     still = list(states.values()).count("open")
-    told.append(f"{len(states)} hypotheses were proposed; {refuted} refuted, {still} still open.")
+    tested = len(correcting.over(inquiry))
+    counted = f"{_counted(len(states), 'hypothesis', 'hypotheses')} proposed"
+    counted += f", {tested} tested, {refuted} refuted, {still} still open" if states else ""
+    corrected = f" What is supported survives Holm's correction over the {tested} tested." if tested else ""
+    told.append(f"{counted}.{corrected}")
     whole = [one for one in inquiry.entries("run") if one["split"] == "all"]
     if whole:
         told.append(
@@ -98,21 +103,24 @@ def summary(inquiry: inquiries.Inquiry) -> list[str]:
 def findings_table(inquiry: inquiries.Inquiry, status: str) -> page.Table:
     """Findings of one status with their evidence."""
     rows = tuple(
-        (one.id, one["claim"], one["why"], one["hypothesis"], ", ".join(one["evidence"]))
-        for one in inquiry.entries("finding")
+        (one.id, one["claim"], one["why"], one["p_corrected"], ", ".join([one["hypothesis"], *one["evidence"]]))
+        for one in inquiry.findings()
         if one["status"] == status
     )
     name = {"supported": "finding", "refuted": "refuted"}[status]
-    caption = "" if rows else f"None was {status}."
-    return page.Table((name, "claim", "why", "hypothesis", "evidence"), rows, caption, folded=False)
+    caption = "p: two-sided, corrected by Holm's method over all hypotheses tested." if rows else f"None was {status}."
+    return page.Table((name, "claim", "why", "p", "hypothesis and evidence"), rows, caption, folded=False)
 
 
 def open_table(inquiry: inquiries.Inquiry) -> page.Table:
-    """Hypotheses that nothing was concluded about."""
-    states = inquiry.states()
+    """Hypotheses that nothing was concluded about, or no longer, and why."""
+    states, why = inquiry.states(), {one["hypothesis"]: one["why"] for one in inquiry.findings()}
+    for one in inquiry.entries("call"):
+        if one["tool"] == "conclude" and one["outcome"] == "refused":
+            why.setdefault(one["arguments"]["hypothesis"], one["result"]["error"])
     still = [one for one in inquiry.entries("hypothesis") if states[one.id] == "open"]
-    rows = tuple((one.id, one["statement"]) for one in still)
-    return page.Table(("open", "statement"), rows, "" if rows else "None is open.", folded=False)
+    rows = tuple((one.id, one["statement"], why.get(one.id, "nobody asked for the verdict")) for one in still)
+    return page.Table(("open", "statement", "why"), rows, "" if rows else "None is open.", folded=False)
 
 
 def runs_table(inquiry: inquiries.Inquiry) -> page.Table:
@@ -190,10 +198,14 @@ def tried_chart(inquiry: inquiries.Inquiry) -> tuple[charts.Heatmap, ...]:
         x_name="layer",
         y_name="run",
         value_name="share kept",
-        caption=f"Coloured: the layer was left out, and this share was kept ({runs[0]['n']} examples). Grey: the layer ran.",
+        caption=f"Coloured: the layer was left out, and this share was kept ({runs[0]['n']} examples). A layer that ran has none.",
         limits=(0.0, 1.0),
     )
     return (chart,)
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one} was" if count == 1 else f"{count} {many} were"
 
 
 def _series(name: str, rows: Sequence[Sequence[float | None]]) -> charts.Series:

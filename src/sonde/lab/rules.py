@@ -13,11 +13,11 @@ A planner does not say what is true; it asks, and the log answers. In order:
    there are so many.
 5. A prediction holds if the whole 95 % interval lies on the predicted side, and fails if it lies on the other side;
    otherwise the examples cannot tell, and nothing is concluded.
-6. If all hold, and most controls of each do not fulfil it, the hypothesis is supported. If one fails, or a random choice
-   of layers does as well (half of the controls or more), it is refuted.
+6. If one fails, or a random choice of layers does as well (half of the controls or more), the hypothesis is refuted.
+7. If all hold, and most controls of each do not fulfil it, and that survives Holm's correction over all hypotheses that the
+   inquiry tested (`correcting`), it is supported. What holds by itself only stays open.
 
-The number of tests is small and each must hold by itself, so nothing is corrected for; how many hypotheses an inquiry
-proposed is said on its page. Costs a query.
+Costs a few queries.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sonde.core import errors
-from sonde.lab import inquiries, log
+from sonde.lab import correcting, inquiries, log
 
 CONTROLS = 3
 Side = Literal["yes", "no", "unclear"]
@@ -72,6 +72,7 @@ class Decision:
     status: Literal["supported", "refuted"]
     why: str
     tests: tuple[Test, ...]
+    chance: correcting.Chance
 
     @property
     def evidence(self) -> list[str]:
@@ -96,9 +97,10 @@ def decide(inquiry: inquiries.Inquiry, hypothesis: str, *, needed: dict[str, int
             hypothesis, "it has no registered prediction", "call register_prediction before the run it is about"
         )
     tests = tuple(_tested(inquiry, one, needed.get(one.id, CONTROLS)) for one in predictions)
+    chance = correcting.over(inquiry)[hypothesis]
     failed = [test for test in tests if test.outcome == "no"]
     if failed:
-        return Decision("refuted", "; ".join(f"{told(one)}: it failed" for one in failed), tests)
+        return Decision("refuted", "; ".join(f"{told(one)}: it failed" for one in failed), tests, chance)
     unclear = [test for test in tests if test.outcome == "unclear"]
     if unclear:
         raise _refusal(
@@ -108,8 +110,15 @@ def decide(inquiry: inquiries.Inquiry, hypothesis: str, *, needed: dict[str, int
         )
     common = [test for test in tests if not test.specific]
     if common:
-        return Decision("refuted", "; ".join(f"{told(one)}: it came true, but not only there" for one in common), tests)
-    return Decision("supported", "; ".join(told(test) for test in tests), tests)
+        why = "; ".join(f"{told(one)}: it came true, but not only there" for one in common)
+        return Decision("refuted", why, tests, chance)
+    if not chance.survives:
+        raise _refusal(
+            hypothesis,
+            f"by itself it holds, but not among all that was tested: {chance.told}",
+            "leave it open; fewer hypotheses or more held-out examples could tell",
+        )
+    return Decision("supported", "; ".join([*(told(test) for test in tests), chance.told]), tests, chance)
 
 
 def side(run: log.Entry, prediction: log.Entry) -> Side:

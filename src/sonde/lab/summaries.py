@@ -26,7 +26,8 @@ def of(inquiry: inquiries.Inquiry, *, most: int) -> str:
     left, states = most - len(head), inquiry.states()
     parts = [head]
     for kind, share in SHARES.items():
-        lines = [clip(_line(one, states)) for one in reversed(inquiry.entries(kind))]
+        entries = inquiry.findings() if kind == "finding" else inquiry.entries(kind)
+        lines = [clip(_line(one, states)) for one in reversed(entries)]
         parts.append(_section(kind, lines, int(left * share)))
     return "".join(parts)[:most]
 

@@ -136,7 +136,8 @@ _ALL = (
     Tool(
         "conclude",
         "Ask for the verdict on a hypothesis. Refused until each of its predictions was tested on held-out examples, with "
-        "3 random controls. The lab decides from the runs: supported or refuted. Free.",
+        "3 random controls. The lab decides from the runs, corrected for how many hypotheses were tested: supported or "
+        "refuted. Free.",
         Conclude,
     ),
 )

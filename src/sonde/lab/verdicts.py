@@ -102,7 +102,10 @@ def combine(chosen: Sequence[inquiries.Inquiry]) -> Verdict:
 def _findings(one: inquiries.Inquiry) -> list[tuple[log.Entry, log.Entry]]:
     """Findings with each of their predictions."""
     return [
-        (finding, one.book.get(test["prediction"])) for finding in one.entries("finding") for test in finding["tests"]
+        (finding, one.book.get(test["prediction"]))
+        for finding in one.findings()
+        if finding["status"] != "open"
+        for test in finding["tests"]
     ]
 
 

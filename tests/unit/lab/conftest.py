@@ -32,6 +32,6 @@ def begun(book, letters):
 
     def begin(experiments=30, **settings):
         limits = settings.pop("limits", budget.Limits(experiments))
-        return desk.Desk(letters, loop.begin(book, letters, most=6, limits=limits, **settings))
+        return desk.Desk(letters, loop.begin(book, letters, most=8, limits=limits, **settings))
 
     return begin

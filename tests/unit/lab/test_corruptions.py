@@ -61,6 +61,9 @@ REFUSED = {
     "patch:blocks.*.hook_mlp_out@from=x": "for one Site",
     "patch:blocks.1.hook_mlp_out@at=-1,-2@from=x": "one position if that is negative",
     "skip:1 + swap:2-3": "only one part",
+    "zero:blocks.1.hook_mlp_out@at=5-2": "no range of positions",
+    "zero:blocks.1.hook_mlp_out@at=0-99999999": "no range of positions",
+    "zero:blocks.1.hook_mlp_out@at=1-x": "expected a number",
     "": "no corruption ''",
 }
 
@@ -166,3 +169,40 @@ def test_noise_of_matched_size_is_as_large_as_what_the_corruption_changes(llama)
     sizes = [llama.run_with_cache(prompt, site)[1][site][0].square().mean() for prompt in prompts]
     assert noise.kind == "noise"
     assert noise.std == pytest.approx(float(torch.stack(sizes).mean().sqrt()), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["zero:blocks.1.hook_attn_out@at=0 + zero:blocks.1.hook_mlp_out@at=0", "skip:2 + zero:blocks.1.hook_mlp_out",
+     "noise:blocks.1.hook_mlp_out@0.5 + mean:blocks.2.hook_attn_out", "skip:2 + noise:blocks.1.hook_mlp_out@0.5",
+     "order:0,1,2,3 + zero:blocks.1.hook_mlp_out"],
+)  # fmt: skip
+def test_what_is_joined_is_controlled_part_by_part(llama, spec):
+    corruption = corruptions.parse(spec, 4)
+    drawn = controls.for_task(llama, corruption, ["one text", "and another one"], seed=0, count=3)
+    assert drawn == controls.for_task(llama, corruption, ["one text", "and another one"], seed=0, count=3)
+    assert len({one.spec for one in drawn} - {corruption.spec}) == 3
+    for one in drawn:
+        for part, control in zip(corruption.parts, one.parts, strict=True):
+            if part.kind in controls.MATCHED:
+                assert (control.kind, control.site, control.positions) == ("noise", part.site, part.positions)
+                alone = controls.matched(llama, part, ["one text", "and another one"])
+                assert control.std == alone.std
+            elif part.kind == "order":
+                assert control == part
+            else:
+                assert control.kind == part.kind
+                assert (control.layers, control.site) != (part.layers, part.site)
+
+
+def test_a_position_that_no_prompt_has_is_no_reason_to_fail(llama):
+    far = corruptions.parse("zero:blocks.1.hook_mlp_out@at=0,50", 4)
+    near = corruptions.parse("zero:blocks.1.hook_mlp_out@at=0", 4)
+    assert controls.matched(llama, far, ["one text"]).std == controls.matched(llama, near, ["one text"]).std
+    assert controls.matched(llama, corruptions.parse("zero:blocks.1.hook_mlp_out@at=50", 4), ["one text"]).std < 1e-9
+
+
+def test_positions_are_spelled_as_ranges():
+    spec = "zero:blocks.1.hook_mlp_out@at=0,2-4,-2,-1"
+    assert corruptions.parse(spec, 6).positions == (0, 2, 3, 4, -2, -1)
+    assert corruptions.parse("zero:blocks.1.hook_mlp_out@at=0,2,3,4,-2,-1", 6).spec == spec

@@ -124,6 +124,16 @@ def test_texts_are_measured_against_plain_forward_passes(llama):
     assert {one.role for one in found.measures} == {"baseline", "corrupted", "control"}
 
 
+def test_texts_are_cut_to_the_tokens_asked_for(llama):
+    corruption = corruptions.parse("zero:blocks.1.hook_attn_out@at=0 + zero:blocks.1.hook_mlp_out@at=0", 4)
+    found = measuring_texts.measure_texts(llama, corruption, TEXTS, tokens=5, controls=2)
+    assert found.tokens == 5 * len(TEXTS)
+    kl = [one for one in found.measures if one.measure == measuring_texts.KL]
+    assert [one.role for one in kl] == ["baseline", "corrupted", "control", "control"]
+    with pytest.raises(ValueError, match="expected at least 1000"):
+        measuring_texts.measure_texts(llama, corruption, TEXTS, tokens=1000)
+
+
 def test_likelihood_shifts_name_the_tokens_that_gain_and_lose_most(llama):
     corruption = corruptions.parse("skip:1", 4)
     found = measuring_texts.likelihood_shifts(llama, corruption, "Hello you", top=3)

@@ -98,6 +98,14 @@ def test_the_search_never_spends_more_than_its_budget(begun, experiments):
     assert at.inquiry.spent().experiments <= experiments
 
 
+def test_the_search_that_is_told_no_says_that_and_not_that_the_budget_is_spent(begun):
+    at = begun(approve=True)
+    said = iter([True, False])
+    end = loop.conduct(at, search.SearchPlanner(), approver=lambda request: next(said))
+    assert "was not approved" in end["why"]
+    assert "budget" not in end["why"]
+
+
 def test_the_search_looks_only_at_the_layers_it_may_leave_out(begun):
     at = begun(30, more={"layers": [0, 1, 2, 3]})
     loop.conduct(at, search.SearchPlanner())

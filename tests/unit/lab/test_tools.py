@@ -57,7 +57,7 @@ def test_an_inquiry_begins_with_the_intact_model_and_a_split_of_what_it_solves(b
     settings = at.inquiry.settings
     (whole,) = at.inquiry.entries("run")
     assert (whole["corruption"], whole["split"], whole["kept"]) == ("none", "all", 1.0)
-    assert len(settings.explore) == len(settings.held_out) == 6
+    assert len(settings.explore) == len(settings.held_out) == 8
     assert not set(settings.explore) & set(settings.held_out)
     assert at.inquiry.spent().experiments == 0
 
@@ -68,7 +68,7 @@ def test_an_experiment_is_measured_logged_and_counted(begun):
     assert reply.outcome == "ok"
     assert reply.result["kept"] == 0.0
     run = at.inquiry.book.get(reply.result["run"])
-    assert (run["corruption"], run["layers"], run["split"], run["n"]) == ("skip:2", [2], "explore", 6)
+    assert (run["corruption"], run["layers"], run["split"], run["n"]) == ("skip:2", [2], "explore", 8)
     rows = at.inquiry.book.examples(run.id)
     assert [row["example"] for row in rows] == list(at.inquiry.settings.explore)
     assert all(row["intact_correct"] and not row["correct"] for row in rows)
@@ -129,7 +129,7 @@ def test_runs_are_compared_example_by_example(begun):
         at.call("run_experiment", {"corruption": corruption})
     first, second = (one.id for one in at.inquiry.entries("run")[1:])
     reply = at.call("compare", {"first": second, "second": first})
-    assert (reply.result["difference"], reply.result["examples"]) == (1.0, 6)
+    assert (reply.result["difference"], reply.result["examples"]) == (1.0, 8)
     assert at.call("compare", {"first": first, "second": second, "measure": "loss_delta"}).result["difference"] > 0
 
 
@@ -255,7 +255,7 @@ def test_examples_that_cannot_tell_leave_a_hypothesis_open(begun):
     guess = at.call("propose_hypothesis", {"statement": "x"}).result["hypothesis"]
     asked = {"hypothesis": guess, "corruption": "skip:3", "relation": "above", "value": 0.9}
     prediction = at.call("register_prediction", asked).result["prediction"]
-    put_to_test(at, prediction)  # 6 of 6 kept: the interval begins at 0.54
+    put_to_test(at, prediction)  # 8 of 8 kept: the interval begins at 0.63
     reply = at.call("conclude", {"hypothesis": guess, "claim": "x"})
     assert reply.outcome == "refused"
     assert "cannot tell" in reply.result["error"]

@@ -8,7 +8,8 @@ It looks for layer sets without which the task breaks, and for a layer set that 
    one. The search goes on in the layers outside of it, for up to half of the budget.
 3. Sufficient set: delta debugging over all layers, for a 1-minimal set that is enough alone.
 4. Each set found becomes a hypothesis with a prediction. When all are registered, each is tested on examples that were
-   not used to find it, with random layer sets of the same size as controls. The lab then decides.
+   not used to find it, with random layer sets of the same size as controls. The lab then decides, about all of them
+   together.
 
 A task works if at least `WORKS` of the solved examples are kept, and is broken if at most `BROKEN` are. While searching,
 a set inside a broken one is taken to be broken and one around a working set to work; sets that are reported were all
@@ -36,7 +37,7 @@ Steps = Generator[planning.Call, desk.Reply, None]
 
 
 class BudgetSpentError(Exception):
-    """There is no experiment left for the search."""
+    """There is no further experiment for the search: the budget is spent, or somebody said no."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class _Search:
     runs: dict[Layers, str] = field(default_factory=dict)
     found: list[tuple[Goal, Layers, bool]] = field(default_factory=list)
     stopped: str = ""
+    refused: str = ""
 
     def without(self, layers: Iterable[int]) -> Layers:
         left = set(layers)
@@ -83,7 +85,7 @@ class _Search:
             for end in ends:
                 yield from self.measure(end)
         except BudgetSpentError:
-            return "The budget was spent before the search began."
+            return self.refused or "The budget was spent before the search began."
         if all(self.known[end] > BROKEN for end in ends):
             yield from self.note(
                 f"With only layer {ends[0][0]} and with only layer {ends[1][0]} the task is not broken: no layer is "
@@ -95,7 +97,7 @@ class _Search:
         try:
             yield from self.breaking(start)
         except BudgetSpentError:
-            self.stopped = STOPPED
+            self.stopped = self.refused or STOPPED
         yield from self.sufficient()
         yield from self.confirm()
         return self.stopped or "The search is complete."
@@ -144,7 +146,7 @@ class _Search:
                     return now, True
             return self.best(goal, start), False
         except BudgetSpentError:
-            self.stopped = STOPPED
+            self.stopped = self.refused or STOPPED
             return self.best(goal, start), False
 
     def best(self, goal: Goal, start: Layers) -> Layers:
@@ -174,14 +176,15 @@ class _Search:
                 raise BudgetSpentError
             reply = yield planning.Call("run_experiment", {"corruption": self.spelled(ran)})
             if reply.outcome != "ok":
+                self.refused = f"The search ended where an experiment was refused: {reply.result.get('error')}."
                 raise BudgetSpentError
             self.spent += 1
             self.known[ran], self.runs[ran] = float(reply.result.get("kept") or 0.0), reply.result["run"]
         return self.known[ran]
 
     def confirm(self) -> Steps:
-        """States all hypotheses and predicts before any held-out example is seen; then tests them one by one."""
-        stated = []
+        """States all hypotheses and predicts before any held-out example is seen; then tests them, and asks for the verdicts."""
+        stated, tested = [], []
         for goal, layers, minimal in self.found:
             statement, claim = self.worded(goal, layers, minimal=minimal)
             made = yield planning.Call("propose_hypothesis", {"statement": statement})
@@ -200,6 +203,8 @@ class _Search:
                 test = {"prediction": prediction} | ({"control": True} if control else {})
                 reply = yield planning.Call("run_experiment", test)
                 self.spent += reply.outcome == "ok"
+            tested.append((hypothesis, claim))
+        for hypothesis, claim in tested:  # all at once: what is supported must survive a correction over all of them
             reply = yield planning.Call("conclude", {"hypothesis": hypothesis, "claim": claim})
             if reply.outcome != "ok":
                 yield from self.note(str(reply.result["error"]), ())
