@@ -45,7 +45,7 @@ def test_the_readmes_commands_work_one_after_the_other(here, monkeypatch):
 def test_an_empty_circuit_is_a_warning_with_the_usable_range(here):
     found, text = typed("run acdc -i 3 --tracr --threshold 0.71 --pairs 40")
     assert found.exit_code == 0, text
-    assert "Warning: the circuit of case-3-compiled is empty; thresholds from" in text
+    assert "Warning: the circuit of case-3-compiled is empty; thresholds above 0 and up to 0." in text
     assert json.loads((here / "results/run/acdc/case-3-compiled/circuit.json").read_text())["edges"] == []
 
 
@@ -71,6 +71,13 @@ def test_what_makes_no_sense_is_refused_with_2(here, words, said):
     [
         ("run sp -i 1 --siit-weights 510 --lambda-reg 0.5", "sonde bench train iit -i 1 -s 0.4"),
         ("run eap -i ioi --siit-weights 510 --integrated-grad-steps=5", "sonde bench train ioi -s 0.4"),
+        ("run eap -i ioi --siit-weights 1010", "sonde bench train ioi -s 1 -iit 1 -b 0 --seeds 0"),
+        ("run eap -i ioi_next_token --siit-weights 1010", "sonde bench train ioi --next-token -s 1 -iit 1 -b 0"),
+        ("run eap -i 3 --siit-weights 10", "sonde bench train iit -i 3 -s 0 -iit 1 -b 0"),
+        ("run eap -i 1 --interp-bench --seed 2", "sonde bench train iit -i 1 -s 0.4 -iit 1 -b 1 --seeds 2"),
+        ("run eap -i 999 --siit-weights 510", "no case 999"),
+        ("train iit -i 3 --begin nowhere --seeds 0,4", "nothing to begin seed 0 with"),
+        ("train iit -i 3 --begin embedded --seeds 7", "nothing to begin seed 7 with"),
         ("run eap -i ioi --tracr", "ioi has no compiled model"),
         ("train iit -i 27 --epochs 1", "27"),
     ],
@@ -79,3 +86,19 @@ def test_what_is_not_there_is_an_error_that_says_what_to_do(here, words, said):
     found, _ = typed(words)
     assert isinstance(found.exception, errors.RequestError)
     assert said in str(found.exception)
+
+
+def test_a_training_can_begin_with_the_weights_of_an_earlier_one(here, monkeypatch):
+    from sonde.bench import training
+
+    monkeypatch.setattr(training.Recipe, "steps", property(lambda recipe: recipe.epochs))
+    for words in (
+        "train iit -i 3 --begin embedded --epochs 1 --lr 0 --batch-size 8",
+        "train ioi --next-token --begin embedded --epochs 1 --lr 0 --batch-size 4",
+    ):
+        found, text = typed(words)
+        assert found.exit_code == 0, text
+    log = json.loads((here / "results/bench/case-3/510/seed-0/log.json").read_text())
+    assert log["begun"] == "case-3/seed-0"
+    assert log["recipe"]["batch"] == 8
+    assert log["measured"]["accuracy"] > 0.99

@@ -39,6 +39,11 @@ Separate = Annotated[bool, typer.Option("--separate-steps", help="A step of the 
 SamePlace = Annotated[bool, typer.Option("--same-place", help="Nodes stand where they stand in the program.")]
 Detached = Annotated[bool, typer.Option("--detached", help="No gradient through what is swapped in, as published.")]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where; a run that is there goes on. results/bench.")]
+Batch = Annotated[int, typer.Option("--batch-size", min=1, help="Rows per step; an epoch has 96,000.")]
+Begin = Annotated[
+    str | None,
+    typer.Option("--begin", metavar="DIR", help="Begin with weights that training put there; embedded: Sonde's own."),
+]
 
 
 def _recipe(*, seeds: str, early_stop: bool, threshold: float, **given: Any) -> Any:
@@ -69,6 +74,8 @@ def train_iit(
     separate_steps: Separate = False,
     same_place: SamePlace = False,
     detached: Detached = False,
+    batch_size: Batch = 128,
+    begin: Begin = None,
     out: Out = None,
 ) -> None:
     """Train models to compute what a case's program computes, node by node, and nothing elsewhere."""
@@ -76,6 +83,7 @@ def train_iit(
         indices, out, seeds=seeds, early_stop=early_stop, threshold=threshold, epochs=epochs, strict=strict_weight,
         iit=iit_weight, behaviour=behaviour_weight, rate=lr, way=siit_sampling, separate=separate_steps,
         same_place=same_place, detached=detached,
+        begin=begin, batch=batch_size,
     )  # fmt: skip
 
 
@@ -94,6 +102,8 @@ def train_ioi(
     separate_steps: Separate = False,
     same_place: SamePlace = False,
     detached: Detached = False,
+    batch_size: Batch = 128,
+    begin: Begin = None,
     out: Out = None,
 ) -> None:
     """Train models to solve indirect object identification with three known nodes.
@@ -104,6 +114,7 @@ def train_ioi(
         "ioi_next_token" if next_token else "ioi", out, seeds=seeds, early_stop=early_stop, threshold=threshold, epochs=epochs, strict=strict_weight,
         iit=iit_weight, behaviour=behaviour_weight, rate=lr, way=siit_sampling, separate=separate_steps,
         same_place=same_place, detached=detached,
+        begin=begin, batch=batch_size,
     )  # fmt: skip
 
 
@@ -116,6 +127,7 @@ def train_core(
     lr: Rate = 1e-2,
     only: Annotated[str | None, typer.Option(help="Only these cases, as 3,7,14.")] = None,
     group: Annotated[str, typer.Option(help="Which cases: core, released, all.")] = "core",
+    batch_size: Batch = 128,
     out: Out = None,
 ) -> None:
     """Train the cases of a group, small ones first, with up to three tries each; resumable over days."""
@@ -126,7 +138,8 @@ def train_core(
     which: Any = group
     ids = screens.whole_numbers(only, "--only") or cases.ids(which)
     recipe = _recipe(
-        seeds=seeds, early_stop=True, threshold=threshold, epochs=epochs, rate=lr, way="mixed", strict=strict_weight
+        seeds=seeds, early_stop=True, threshold=threshold, epochs=epochs, rate=lr, way="mixed", strict=strict_weight,
+        batch=batch_size,
     )  # fmt: skip
     screen, folder = console.Console(), out or shipped.RESULTS / "suite"
 
@@ -139,17 +152,20 @@ def train_core(
     _say(screen, f"{good} of {sum(map(len, found.values()))} models at 99.5 % or more: {folder}")
 
 
-def _train(case: str, out: Path | None, **given: Any) -> None:
+def _train(case: str, out: Path | None, *, begin: str | None, **given: Any) -> None:
     from rich import console
 
     from sonde.bench import shipped, training
 
     recipe, task = _recipe(**given), shipped.task_of(case)
     folder = out or shipped.folder_of(case, recipe.weight_id)
+    start = [] if begin is None else shipped.earlier(case, begin, recipe.seeds)
     screen = console.Console()
     with screens.stopped(screen, f"the same command and --out {folder}"), screens.bars(screen) as told:
         shape = training.shape_of(task, shipped.sizes_of(case))
-        found = training.train(task, shape, recipe, folder, tell=lambda doing, done, of: told(task.name, done, of))
+        found = training.train(
+            task, shape, recipe, folder, start=start, tell=lambda doing, done, of: told(task.name, done, of)
+        )
     for one in found:
         _say(screen, _line(one))
     _say(screen, f"Weights {recipe.weight_id}: {folder}")
@@ -217,6 +233,8 @@ def _run(method: str, subjects: Any, out: Path, *, pairs: int, threshold: float 
 
     screen, rows, empty = console.Console(), [], []
     names = ("node_auroc", "edge_auroc", "edges", "node_tpr", "node_fpr", "edge_tpr", "edge_fpr", "seconds")
+    shown = ("model", "nodes", "edges", "kept", "ntpr", "nfpr", "etpr", "efpr", "s")
+    about = "nodes, edges: AUROC; kept: edges of the circuit; its true and false positive rates of nodes and edges; s: seconds."
     for subject in subjects:
         with subject.model as _:
             folder = out / method / subject.name
@@ -224,12 +242,17 @@ def _run(method: str, subjects: Any, out: Path, *, pairs: int, threshold: float 
         rows.append((subject.name, *(_number(found.judged.get(name)) for name in names)))
         if found.circuit is not None and not len(found.circuit):
             empty.append((subject.name, found.usable))
-    screen.print(terminal.table(page.Table(("model", *names), tuple(rows), f"{method}; output in {out / method}")))
+    screen.print(terminal.table(page.Table(shown, tuple(rows), about)))
+    _say(screen, f"{method}; output in {out / method}")
     for name, (low, high) in empty:
         screen.print(
-            f"Warning: the circuit of {name} is empty; thresholds from {low:.4g} to {high:.4g} keep some edges.",
+            f"Warning: the circuit of {name} is empty; thresholds {_range(low, high)} keep some edges.",
             style="yellow", highlight=False, soft_wrap=True,
         )  # fmt: skip
+
+
+def _range(low: float, high: float) -> str:
+    return f"from {low:.4g} to {high:.4g}" if low < high else f"above 0 and up to {high:.4g}"
 
 
 @run.command("acdc", epilog=RUNNING)
