@@ -1,11 +1,13 @@
 """`sonde bench train`, `run` and `eval` as typed."""
 
 import json
+import shutil
 
 import pytest
 from typer import testing
 
 from sonde._cli import bench
+from sonde.bench import shipped
 from sonde.core import errors
 
 TYPED = testing.CliRunner(env={"COLUMNS": "220", "NO_COLOR": "1", "TERM": "dumb"})
@@ -102,3 +104,48 @@ def test_a_training_can_begin_with_the_weights_of_an_earlier_one(here, monkeypat
     assert log["begun"] == "case-3/seed-0"
     assert log["recipe"]["batch"] == 8
     assert log["measured"]["accuracy"] > 0.99
+
+
+def test_a_training_that_diverges_stops_with_a_warning_and_weights_that_can_be_used(here):
+    found, text = typed("train iit -i 3 --epochs 1 --lr 1e30 --batch-size 320")
+    assert found.exit_code == 1, text
+    assert "seed 0 diverged" in text
+    assert "Lower --lr" in text
+    found, text = typed("eval iit -i 3 --siit-weights 510 --rows 10")
+    assert found.exit_code == 0, text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("model.safetensors", b"junk" * 9, "model.safetensors is damaged"),
+        ("log.json", b"{", "log.json is damaged"),
+        ("log.json", b"{}", "log.json is no log of a training"),
+    ],
+)
+def test_a_damaged_file_is_named(here, name, content, said):
+    place = here / "results/bench/case-4/510/seed-0"
+    shutil.copytree(shipped.EMBEDDED / "case-4" / "seed-0", place)
+    (place / name).write_bytes(content)
+    found, _ = typed("run eap -i 4 --siit-weights 510")
+    assert isinstance(found.exception, errors.StoreError)
+    assert said in str(found.exception)
+
+
+@pytest.mark.parametrize("names", [("model.safetensors",), ("model.safetensors", "log.json")])
+def test_a_weights_file_of_another_case_is_refused(here, names):
+    place = here / "results/bench/case-4/510/seed-0"
+    shutil.copytree(shipped.EMBEDDED / "case-4" / "seed-0", place)
+    for name in names:
+        shutil.copy(shipped.EMBEDDED / "case-3" / "seed-0" / name, place / name)
+    found, _ = typed("run eap -i 4 --siit-weights 510")
+    assert isinstance(found.exception, errors.RequestError)
+    assert "case-4/510/seed-0" in str(found.exception)
+    assert "not of case 4" in str(found.exception) or "does not belong to case 4" in str(found.exception)
+
+
+def test_a_model_on_which_a_finder_cannot_run_is_left_out_of_many(here):
+    found, text = typed("run sp --interp-bench --edgewise --epochs 1 --pairs 10")
+    assert found.exit_code == 0, text
+    assert "Warning: case-124-embedded-seed-0 is left out: metric 'kl' is the same" in text
+    assert "case-3-embedded-seed-0" in text

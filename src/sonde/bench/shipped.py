@@ -10,15 +10,12 @@ strict accuracy. `collect` copies the best seeds of a suite into the package. Co
 """
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-
-from sonde.bench import batched, cases, correspondence, high, ioi, rasp, sizes, suite, training, words
+from sonde.bench import batched, cases, correspondence, high, ioi, rasp, sizes, starting, suite, training, words
 from sonde.circuits import graph as circuits_graph
 from sonde.core import errors
 from sonde.models import model as models_model
@@ -146,15 +143,17 @@ def opened(case: str, place: Path, name: str) -> Subject:
 
     Raises:
         RequestError: It is one of another case.
+        StoreError: It is damaged.
     """
     task = task_of(case)
-    with disk.explained(place, doing="read"):
-        log = json.loads((place / training.LOG).read_text())
-        weights = safetensors.torch.load_file(place / training.MODEL)
+    log, weights = starting.read_log(place), starting.read_model(place)
     if log["task"] != task.name:
         raise errors.RequestError(f"{place} holds a model of {log['task']}, not of {task.name}: name another folder")
     shape = batched.Shape(**log["shape"])
-    hf = batched.to_plain(shape, batched.joined(shape, weights)[0])
+    try:
+        hf = batched.to_plain(shape, batched.joined(shape, weights)[0])
+    except errors.RequestError as error:
+        raise errors.RequestError(f"{place / training.MODEL} does not belong to {task.name}: {error}") from error
     truth = correspondence.carried(
         task.program.circuit, log["places"], circuits_graph.Graph(shape.n_layers, shape.n_heads, shape.n_heads)
     )

@@ -13,7 +13,9 @@ Costs the reading of a file.
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import safetensors
 import safetensors.torch
 from jaxtyping import Float
 from torch import Tensor
@@ -23,6 +25,7 @@ from sonde.core import errors
 from sonde.store import disk
 
 MODEL, LOG = "model.safetensors", "log.json"
+KEYS = frozenset({"task", "seed", "status", "step", "shape", "places", "measured"})
 
 
 def weights(pupils: siit.Pupils, seeds: Sequence[int], earlier: Mapping[int, Path]) -> Float[Tensor, "seed parameter"]:
@@ -38,11 +41,40 @@ def weights(pupils: siit.Pupils, seeds: Sequence[int], earlier: Mapping[int, Pat
     return found
 
 
+def read_log(folder: Path) -> dict[str, Any]:
+    """The log that training wrote into a folder.
+
+    Raises:
+        StoreError: It cannot be read, or is none.
+    """
+    with disk.explained(folder, doing="read"):
+        text = (folder / LOG).read_bytes()
+    try:
+        log = json.loads(text)
+    except ValueError as error:
+        raise errors.StoreError(f"{folder / LOG} is damaged ({error}): train again, in another folder") from error
+    if not isinstance(log, dict) or not log.keys() >= KEYS:
+        raise errors.StoreError(f"{folder / LOG} is no log of a training: name another folder")
+    return log
+
+
+def read_model(folder: Path) -> dict[str, Tensor]:
+    """The weights that training wrote into a folder.
+
+    Raises:
+        StoreError: They cannot be read, or are none.
+    """
+    with disk.explained(folder, doing="read"):
+        data = (folder / MODEL).read_bytes()
+    try:
+        return safetensors.torch.load(data)
+    except safetensors.SafetensorError as error:
+        raise errors.StoreError(f"{folder / MODEL} is damaged ({error}): train again, in another folder") from error
+
+
 def _take(fresh: Mapping[str, Tensor], places: Mapping[str, str], folder: Path) -> None:
     """Writes the weights of an earlier model over fresh ones."""
-    with disk.explained(folder, doing="read"):
-        log = json.loads((folder / LOG).read_text())
-        stored = safetensors.torch.load_file(folder / MODEL)
+    log, stored = read_log(folder), read_model(folder)
     if log["places"] != dict(places):
         raise errors.RequestError(
             f"{folder} cannot be begun with: its nodes are at {log['places']}, here at {dict(places)}: take one of the "

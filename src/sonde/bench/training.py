@@ -155,7 +155,7 @@ def finished(folder: Path, seeds: tuple[int, ...]) -> list[Trained]:
     for seed in seeds:
         place = folder / f"seed-{seed}"
         if (place / LOG).is_file():
-            log = json.loads((place / LOG).read_text())
+            log = starting.read_log(place)
             found.append(Trained(seed, log["status"], log["step"], log["measured"], place))
     return found
 
