@@ -27,7 +27,10 @@ Embedded = Annotated[bool, typer.Option("--interp-bench", help="The models that 
 Published = Annotated[
     Path | None, typer.Option("--folder", metavar="DIR", help="Published InterpBench models; see docs, Experiments.")
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Of the trained model and of the pairs.")]
+Seed = Annotated[
+    int | None,
+    typer.Option(min=0, help="Of the trained model and of the pairs; 0, or the first that comes with Sonde."),
+]
 Pairs = Annotated[int, typer.Option(min=2, help="Pairs of inputs.")]
 Metric = Annotated[str | None, typer.Option(help="kl, mse, mae, answer_diff …; kl, or mse for numbers.")]
 Where = Annotated[Path, typer.Option(metavar="DIR", help="Where the output goes.")]
@@ -35,7 +38,7 @@ RUNS, EVALS = Path("results") / "run", Path("results") / "eval"
 
 
 def _subjects(
-    index: str | None, tracr: bool, weights: int | None, embedded: bool, folder: Path | None, seed: int
+    index: str | None, tracr: bool, weights: int | None, embedded: bool, folder: Path | None, seed: int | None
 ) -> Any:
     """The models that were asked for, one after the other."""
     from sonde.bench import roster, shipped
@@ -48,17 +51,18 @@ def _subjects(
         yield from (entry.subject() for entry in roster.folder_of(folder, cases=None if index is None else [index]))
     elif index is None and not embedded:
         raise typer.BadParameter("name a case with -i (only --interp-bench and --folder run all)", param_hint="-i")
-    elif index is None:
-        chosen = [case for case, number in shipped.list_embedded() if number == seed]
-        if not chosen:
-            shipped.embedded("3", seed=seed)  # says what there is and how to train
-        yield from (shipped.embedded(case, seed=seed) for case in chosen)
-    elif tracr:
-        yield shipped.compiled(index)
     elif embedded:
-        yield shipped.embedded(index, seed=seed)
+        there = shipped.list_embedded()
+        named = dict.fromkeys(case for case, number in there if seed in (None, number)) if index is None else [index]
+        for case in named:
+            first = min((number for one, number in there if one == case), default=0)
+            yield shipped.embedded(case, seed=first if seed is None else seed)
+        if not named:
+            shipped.embedded("3", seed=seed or 0)  # says what there is and how to train
+    elif tracr:
+        yield shipped.compiled(index or "")
     else:
-        yield shipped.trained(index, weights or 0, seed=seed)
+        yield shipped.trained(index or "", weights or 0, seed=seed or 0)
 
 
 def _run(method: str, subjects: Any, out: Path, *, pairs: int, threshold: float | None = None, **options: Any) -> None:
@@ -112,12 +116,12 @@ def run_acdc(
     threshold: Annotated[float, typer.Option(help="The rise of the loss from which on an edge is kept.")] = 0.01,
     metric: Metric = None,
     pairs: Pairs = 200,
-    seed: Seed = 0,
+    seed: Seed = None,
     out: Where = RUNS,
 ) -> None:
     """Run ACDC: cut edges one by one and leave cut what is not missed."""
     subjects = _subjects(indices, tracr, siit_weights, interp_bench, folder, seed)
-    _run("acdc", subjects, out, pairs=pairs, tau=threshold, metric=metric, seed=seed)
+    _run("acdc", subjects, out, pairs=pairs, tau=threshold, metric=metric, seed=seed or 0)
 
 
 @run.command("sp", epilog=RUNNING)
@@ -132,7 +136,7 @@ def run_sp(
     epochs: Annotated[int, typer.Option(min=1, help="Steps of learning the masks.")] = 200,
     metric: Metric = None,
     pairs: Pairs = 200,
-    seed: Seed = 0,
+    seed: Seed = None,
     out: Where = RUNS,
 ) -> None:
     """Run subnetwork probing: learn which nodes or edges can be masked."""
@@ -145,7 +149,7 @@ def run_sp(
         penalty=lambda_reg,
         steps=epochs,
         metric=metric,
-        seed=seed,
+        seed=seed or 0,
     )
 
 
@@ -160,14 +164,14 @@ def run_eap(
     threshold: Annotated[float | None, typer.Option(help="Edges that score at least this make a circuit.")] = None,
     metric: Metric = None,
     pairs: Pairs = 200,
-    seed: Seed = 0,
+    seed: Seed = None,
     out: Where = RUNS,
 ) -> None:
     """Run edge attribution patching, with integrated gradients if asked for."""
     subjects = _subjects(indices, tracr, siit_weights, interp_bench, folder, seed)
     method, own = ("eap-ig", {"steps": integrated_grad_steps}) if integrated_grad_steps else ("eap", {})
     metric = metric or (None if integrated_grad_steps else "answer_diff")  # plain EAP needs a slope at the clean run
-    _run(method, subjects, out, pairs=pairs, threshold=threshold, metric=metric, seed=seed, **own)
+    _run(method, subjects, out, pairs=pairs, threshold=threshold, metric=metric, seed=seed or 0, **own)
 
 
 def evaluate(
@@ -181,7 +185,7 @@ def evaluate(
     ablation: Annotated[str, typer.Option(help="What stands for nodes outside: mean, zero.")] = "mean",
     rows: Annotated[int, typer.Option(min=2, help="Inputs.")] = 1000,
     pairs: Pairs = 200,
-    seed: Seed = 0,
+    seed: Seed = None,
     out: Where = EVALS,
 ) -> None:
     """Evaluate a trained model, or a circuit found in one."""
@@ -201,13 +205,15 @@ def evaluate(
     for subject in _subjects(index, False, siit_weights, interp_bench, folder, seed):
         with subject.model as _:
             if what.endswith("acdc"):
-                found = finding.run(subject, "acdc", out / what / subject.name, pairs=pairs, tau=threshold, seed=seed)
+                found = finding.run(
+                    subject, "acdc", out / what / subject.name, pairs=pairs, tau=threshold, seed=seed or 0
+                )
                 result = found.judged
             elif what.endswith("realism"):
                 given = None if circuit is None else _circuit(circuit)
-                result = evaluating.realism(subject, given, ablation=ablation, rows=rows, seed=seed)
+                result = evaluating.realism(subject, given, ablation=ablation, rows=rows, seed=seed or 0)
             else:
-                result = evaluating.iit(subject, rows=rows, seed=seed)
+                result = evaluating.iit(subject, rows=rows, seed=seed or 0)
         path = out / what / subject.name / "result.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result, indent=1))
