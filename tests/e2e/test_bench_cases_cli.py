@@ -17,7 +17,8 @@ def typed(*words):
 def test_the_list_has_every_case():
     found, text = typed("cases")
     assert found.exit_code == 0, text
-    assert "129 cases." in text
+    assert "129 cases, and two of IOI." in text
+    assert "ioi_next_token ioi released cls yes 42 tokens, 15 long a1.h1 a2.h1 a4.h1" in text
     assert "share-of-x core reg yes 4 tokens, 5 long m0 a1.h0" in text
 
 
@@ -41,6 +42,16 @@ def test_a_case_is_shown_with_its_program_examples_and_circuit_and_drawn(tmp_pat
     assert "a1.h0" in (tmp_path / "new" / "case.svg").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("name", ["ioi", "ioi_next_token"])
+def test_ioi_is_shown_with_its_nodes_and_drawn(name, tmp_path):
+    found, text = typed("cases", name, "--out", tmp_path / "case.svg")
+    assert found.exit_code == 0, text
+    assert f"Case {name}: " in text
+    assert "a4.h1 name mover" in text
+    assert ("input->logits" in text.split("Circuit: ")[0]) == (name == "ioi_next_token")
+    assert "a4.h1" in (tmp_path / "case.svg").read_text(encoding="utf-8")
+
+
 def test_a_circuit_is_drawn_in_the_results_folder_if_nothing_is_said(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert typed("cases", 4)[0].exit_code == 0
@@ -52,6 +63,7 @@ def test_what_makes_no_sense_is_refused(tmp_path):
     assert isinstance(found.exception, errors.RequestError)
     assert "no case 16" in str(found.exception)
     assert isinstance(typed("cases", "--group", "cores")[0].exception, errors.RequestError)
+    assert "write a number, as in `sonde bench cases`, or ioi" in str(typed("cases", "3x")[0].exception)
     for words, message in (
         (("cases", 3, "--out", tmp_path / "case.txt"), "is no .svg or .png file"),
         (("cases", "--out", tmp_path / "case.svg"), "name a case to draw its circuit"),

@@ -1,11 +1,13 @@
 """`sonde bench train`, `run` and `eval` as typed."""
 
 import json
+import shutil
 
 import pytest
 from typer import testing
 
 from sonde._cli import bench
+from sonde.bench import shipped
 from sonde.core import errors
 
 TYPED = testing.CliRunner(env={"COLUMNS": "220", "NO_COLOR": "1", "TERM": "dumb"})
@@ -45,7 +47,7 @@ def test_the_readmes_commands_work_one_after_the_other(here, monkeypatch):
 def test_an_empty_circuit_is_a_warning_with_the_usable_range(here):
     found, text = typed("run acdc -i 3 --tracr --threshold 0.71 --pairs 40")
     assert found.exit_code == 0, text
-    assert "Warning: the circuit of case-3-compiled is empty; thresholds from" in text
+    assert "Warning: the circuit of case-3-compiled is empty; thresholds above 0 and up to 0." in text
     assert json.loads((here / "results/run/acdc/case-3-compiled/circuit.json").read_text())["edges"] == []
 
 
@@ -71,6 +73,15 @@ def test_what_makes_no_sense_is_refused_with_2(here, words, said):
     [
         ("run sp -i 1 --siit-weights 510 --lambda-reg 0.5", "sonde bench train iit -i 1 -s 0.4"),
         ("run eap -i ioi --siit-weights 510 --integrated-grad-steps=5", "sonde bench train ioi -s 0.4"),
+        ("run eap -i ioi --siit-weights 1010", "sonde bench train ioi -s 1 -iit 1 -b 0 --seeds 0"),
+        ("run eap -i ioi_next_token --siit-weights 1010", "sonde bench train ioi --next-token -s 1 -iit 1 -b 0"),
+        ("run eap -i 3 --siit-weights 10", "sonde bench train iit -i 3 -s 0 -iit 1 -b 0"),
+        ("run eap -i 1 --interp-bench --seed 2", "sonde bench train iit -i 1 -s 0.4 -iit 1 -b 1 --seeds 2"),
+        ("run eap -i 7 --interp-bench --seed 5", "no embedded model of case 7, seed 5; there are seed 1 of this case"),
+        ("run eap --interp-bench --seed 9", "no embedded model of case 3, seed 9"),
+        ("run eap -i 999 --siit-weights 510", "no case 999"),
+        ("train iit -i 3 --begin nowhere --seeds 0,4", "nothing to begin seed 0 with"),
+        ("train iit -i 3 --begin embedded --seeds 7", "nothing to begin seed 7 with"),
         ("run eap -i ioi --tracr", "ioi has no compiled model"),
         ("train iit -i 27 --epochs 1", "27"),
     ],
@@ -79,3 +90,65 @@ def test_what_is_not_there_is_an_error_that_says_what_to_do(here, words, said):
     found, _ = typed(words)
     assert isinstance(found.exception, errors.RequestError)
     assert said in str(found.exception)
+
+
+def test_a_training_can_begin_with_the_weights_of_an_earlier_one(here, monkeypatch):
+    from sonde.bench import training
+
+    monkeypatch.setattr(training.Recipe, "steps", property(lambda recipe: recipe.epochs))
+    for words in (
+        "train iit -i 3 --begin embedded --epochs 1 --lr 0 --batch-size 8",
+        "train ioi --next-token --begin embedded --epochs 1 --lr 0 --batch-size 4",
+    ):
+        found, text = typed(words)
+        assert found.exit_code == 0, text
+    log = json.loads((here / "results/bench/case-3/510/seed-0/log.json").read_text())
+    assert log["begun"] == "case-3/seed-0"
+    assert log["recipe"]["batch"] == 8
+    assert log["measured"]["accuracy"] > 0.99
+
+
+def test_a_training_that_diverges_stops_with_a_warning_and_weights_that_can_be_used(here):
+    found, text = typed("train iit -i 3 --epochs 1 --lr 1e30 --batch-size 320")
+    assert found.exit_code == 1, text
+    assert "seed 0 diverged" in text
+    assert "Lower --lr" in text
+    found, text = typed("eval iit -i 3 --siit-weights 510 --rows 10")
+    assert found.exit_code == 0, text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("model.safetensors", b"junk" * 9, "model.safetensors is damaged"),
+        ("log.json", b"{", "log.json is damaged"),
+        ("log.json", b"{}", "log.json is no log of a training"),
+    ],
+)
+def test_a_damaged_file_is_named(here, name, content, said):
+    place = here / "results/bench/case-4/510/seed-0"
+    shutil.copytree(shipped.EMBEDDED / "case-4" / "seed-0", place)
+    (place / name).write_bytes(content)
+    found, _ = typed("run eap -i 4 --siit-weights 510")
+    assert isinstance(found.exception, errors.StoreError)
+    assert said in str(found.exception)
+
+
+@pytest.mark.parametrize("names", [("model.safetensors",), ("model.safetensors", "log.json")])
+def test_a_weights_file_of_another_case_is_refused(here, names):
+    place = here / "results/bench/case-4/510/seed-0"
+    shutil.copytree(shipped.EMBEDDED / "case-4" / "seed-0", place)
+    for name in names:
+        shutil.copy(shipped.EMBEDDED / "case-3" / "seed-0" / name, place / name)
+    found, _ = typed("run eap -i 4 --siit-weights 510")
+    assert isinstance(found.exception, errors.RequestError)
+    assert "case-4/510/seed-0" in str(found.exception)
+    assert "not of case 4" in str(found.exception) or "does not belong to case 4" in str(found.exception)
+
+
+def test_a_model_on_which_a_finder_cannot_run_is_left_out_of_many(here):
+    found, text = typed("run sp --interp-bench --edgewise --epochs 1 --pairs 10")
+    assert found.exit_code == 0, text
+    assert "Warning: case-124-embedded-seed-0 is left out: metric 'kl' is the same" in text
+    assert "case-3-embedded-seed-0" in text
+    assert "case-7-embedded-seed-1" in text, "a case of which there is another seed only"

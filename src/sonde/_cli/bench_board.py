@@ -14,6 +14,7 @@ EXAMPLES = (
     "sonde bench leaderboard --from runs/core --method-file my_method.py"
 )
 FOLDER = Path("results") / "leaderboard"
+WIDE = 120
 
 
 def leaderboard(
@@ -68,7 +69,8 @@ def leaderboard(
     ranked = standings.of(found.rows)
     command = shlex.join(["sonde", *sys.argv[1:]])
     path = board_page.write(found, ranked, place, left_out=left_out, command=command)
-    _show(screen, board_page.report(found, ranked, left_out=left_out), board_page.table(ranked))
+    shown = board_page.table(ranked) if screen.width >= WIDE else board_page.brief(ranked)
+    _show(screen, board_page.report(found, ranked, left_out=left_out), shown)
     for why in dict.fromkeys(found.failed.values()):
         names = "; ".join(name for name, reason in found.failed.items() if reason == why)
         _say(screen, f"Failed: {names}: {why}")

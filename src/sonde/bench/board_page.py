@@ -130,6 +130,19 @@ def table(ranked: standings.Standings) -> page.Table:
     )
 
 
+def brief(ranked: standings.Standings) -> page.Table:
+    """The same for a narrow screen."""
+    cells = tuple(
+        (
+            f"{one.method} ({ROLES[one.method]})" if one.method in ROLES else one.method,
+            interval(one.node), interval(one.edge), f"{one.passes:.0f}",
+        )
+        for one in ranked.methods
+    )  # fmt: skip
+    caption = f"Means over models, 95 % bootstrap intervals over cases ({ranked.cases}). Costs, metrics and tests: in the report."
+    return page.Table(("method", "node AUROC", "edge AUROC", "passes"), cells, caption, decimals=3, folded=False)
+
+
 def tests(ranked: standings.Standings) -> page.Table:
     """One row per pair of methods and level."""
     cells = tuple(

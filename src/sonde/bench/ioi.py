@@ -44,6 +44,15 @@ SIZES = sizes.Sizes(n_layers=6, n_heads=4, d_model=64, d_head=16)
 #: The positions whose next word is decided by what stands before it.
 DECIDED = (2, 4, 5, 6, 8, 10, 11, 13, 14)
 NAME, NEXT = "ioi", "ioi_next_token"
+TASKS = {
+    NAME: "Of two names one comes again; the answer, at the end, is the other.",
+    NEXT: "As ioi, and before the end the next word wherever the sentence decides it.",
+}
+MEANINGS = {
+    "a1.h1": "duplicate token: at the third name, which of the first two it repeats",
+    "a2.h1": "S-inhibition: at the end, the same, to say which name not to copy",
+    "a4.h1": "name mover: at the end, the name of the two that is not inhibited",
+}
 EDGES = (
     "input->a1.h1<q>", "input->a1.h1<k>", "input->a1.h1<v>", "a1.h1->a2.h1<v>", "input->a2.h1<q>", "input->a2.h1<k>",
     "a2.h1->a4.h1<q>", "input->a4.h1<k>", "input->a4.h1<v>", "a4.h1->logits",
@@ -103,6 +112,17 @@ def task(*, next_token: bool = False) -> high.Task:
     return high.Task(
         NAME, program, inputs, len(_ID), len(NAMES), LENGTH + 1, positions=(LENGTH,), corrupt=swapped_names
     )
+
+
+def examples(n: int = 2) -> list[tuple[str, str]]:
+    """Sentences and the names that end them."""
+    tokens = _draw(np.random.default_rng(0), n)
+    named = Program().answers(tokens, tokens, torch.zeros(1, n, 3, dtype=torch.bool))[0, :, -1]
+    words = (*WORDS, BOS)
+    return [
+        (" ".join(words[one] for one in row), words[name])
+        for row, name in zip(tokens.tolist(), named.tolist(), strict=True)
+    ]
 
 
 def swapped_names(base: Int[Tensor, "row pos"]) -> Int[Tensor, "row pos"]:

@@ -8,7 +8,8 @@
 1. For each model: pairs of its inputs (see `finding`), fixed by the model's seed.
 2. For each method: scores on those pairs; exact rank AUROC of nodes and of edges against the true circuit, heads whole; forward and
    backward passes; seconds. Methods that need a slope at the clean run get `answer_diff`, all others `kl` (`mse` for numbers), unless
-   one metric is asked for. What a method draws at random it draws anew for each model. `random` ranks nodes, and edges with heads whole.
+   one metric is asked for. Methods that learn masks take 25 pairs per step, in turn. What a method draws at random it draws anew for
+   each model. `random` ranks nodes, and edges with heads whole.
 3. A row is on disk as soon as it is measured: rows.jsonl. It is kept as long as weights, settings and the file of a method of one's own
    are what they were.
 
@@ -34,6 +35,8 @@ from sonde.core import errors
 PAIRS = 100
 SLOPE = frozenset({"eap", "hisp"})
 ENGINES = ("local", "ray")
+#: Pairs per step of methods that learn masks, which go through all pairs in turn.
+BATCHES = {"sp": 25, "sp-edges": 25}
 Tell = Callable[[str, int, int], None]
 
 
@@ -104,6 +107,8 @@ class Board:
             total: float | None = 0.0
             for entry in many:
                 passes = experiment.forward_passes(name, entry.subject().truth.graph, {})
+                if passes is not None and name in BATCHES:
+                    passes *= min(BATCHES[name] / self.settings.pairs, 1.0)
                 total = None if passes is None or total is None else total + passes * speed[entry]
             found[name] = total
         return found
@@ -164,7 +169,8 @@ def measure(entry: roster.Entry, method: str, settings: Settings, code: str = ""
     drawn = int.from_bytes(hashlib.sha256(f"{entry.case} {entry.seed}".encode()).digest()[:4], "big")
     start = time.perf_counter()
     metric = finding.metric_named(subject, pairs, asked)
-    scores = registry.find(subject.model, pairs, metric=metric, method=method, seed=drawn)
+    own = {"batch_size": BATCHES[method]} if method in BATCHES else {}
+    scores = registry.find(subject.model, pairs, metric=metric, method=method, seed=drawn, **own)
     by_level = dict.fromkeys(standings.LEVELS, scores)
     if method == standings.FLOOR:
         by_level = {level: _noise(scores, level, drawn) for level in standings.LEVELS}

@@ -10,15 +10,12 @@ strict accuracy. `collect` copies the best seeds of a suite into the package. Co
 """
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-
-from sonde.bench import batched, cases, correspondence, high, ioi, rasp, sizes, suite, training, words
+from sonde.bench import batched, cases, correspondence, high, ioi, rasp, sizes, starting, suite, training, words
 from sonde.circuits import graph as circuits_graph
 from sonde.core import errors
 from sonde.models import model as models_model
@@ -27,6 +24,7 @@ from sonde.store import disk
 RESULTS = Path("results") / "bench"
 EMBEDDED = Path(__file__).parent / "weights"
 IOI = (ioi.NAME, ioi.NEXT)
+WEIGHTS, IOI_WEIGHTS = 510, 1010  # of the commands' defaults
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -91,19 +89,27 @@ def folder_of(case: str, weight_id: int, results: Path = RESULTS) -> Path:
     return results / (case if case in IOI else f"case-{case}") / str(weight_id)
 
 
+def command_of(case: str, weight_id: int, *, seed: int = 0) -> str:
+    """The command that trains a case so that its weights have an id, 10 iit + 100 behaviour + 1000 strict."""
+    iit = min(weight_id / 10, 1.0)
+    behaviour = 0.0 if weight_id < 110 or (case in IOI and weight_id == IOI_WEIGHTS) else 1.0
+    strict = (weight_id - 10 * iit - 100 * behaviour) / 1000
+    how = {ioi.NAME: "ioi", ioi.NEXT: "ioi --next-token"}.get(case, f"iit -i {case}")
+    return f"sonde bench train {how} -s {strict:g} -iit {iit:g} -b {behaviour:g} --seeds {seed} --early-stop"
+
+
 def trained(case: str, weight_id: int, *, seed: int = 0, results: Path = RESULTS) -> Subject:
     """A model that was trained here.
 
     Raises:
-        RequestError: It was never trained; names the command that does it.
+        RequestError: There is no such case, or it was never trained; names the command that does it.
     """
+    task_of(case)
     place = folder_of(case, weight_id, results) / f"seed-{seed}"
     if not (place / training.LOG).is_file():
-        strict = (weight_id - 110) / 1000  # as with weights 1 for iit and behaviour
-        how = {ioi.NAME: "ioi", ioi.NEXT: "ioi --next-token"}.get(case, f"iit -i {case}") + f" -s {strict:g}"
         raise errors.RequestError(
             f"no trained model of case {case} with weights {weight_id} and seed {seed} in {place}: train it with "
-            f"`sonde bench train {how} -iit 1 -b 1 --seeds {seed} --early-stop`"
+            f"`{command_of(case, weight_id, seed=seed)}`"
         )
     return opened(case, place, f"case-{case}-{weight_id}-seed-{seed}")
 
@@ -114,12 +120,15 @@ def embedded(case: str, *, seed: int = 0) -> Subject:
     Raises:
         RequestError: There is none of this case and seed.
     """
+    task_of(case)
     place = EMBEDDED / f"case-{case}" / f"seed-{seed}"
     if not (place / training.LOG).is_file():
         there = sorted({one for one, _ in list_embedded()}, key=lambda one: (len(one), one))
+        own = ", ".join(str(number) for one, number in list_embedded() if one == case)
+        what = f"seed {own} of this case" if own else f"cases {', '.join(there) or 'none'}"
         raise errors.RequestError(
-            f"no embedded model of case {case}, seed {seed}; there are cases {', '.join(there) or 'none'}. Train one "
-            f"with `sonde bench train iit -i {case} -s 0.4 -iit 1 -b 1 --early-stop`"
+            f"no embedded model of case {case}, seed {seed}; there are {what}. Train one "
+            f"with `{command_of(case, IOI_WEIGHTS if case in IOI else WEIGHTS, seed=seed)}`"
         )
     return opened(case, place, f"case-{case}-embedded-seed-{seed}")
 
@@ -136,15 +145,17 @@ def opened(case: str, place: Path, name: str) -> Subject:
 
     Raises:
         RequestError: It is one of another case.
+        StoreError: It is damaged.
     """
     task = task_of(case)
-    with disk.explained(place, doing="read"):
-        log = json.loads((place / training.LOG).read_text())
-        weights = safetensors.torch.load_file(place / training.MODEL)
+    log, weights = starting.read_log(place), starting.read_model(place)
     if log["task"] != task.name:
         raise errors.RequestError(f"{place} holds a model of {log['task']}, not of {task.name}: name another folder")
     shape = batched.Shape(**log["shape"])
-    hf = batched.to_plain(shape, batched.joined(shape, weights)[0])
+    try:
+        hf = batched.to_plain(shape, batched.joined(shape, weights)[0])
+    except errors.RequestError as error:
+        raise errors.RequestError(f"{place / training.MODEL} does not belong to {task.name}: {error}") from error
     truth = correspondence.carried(
         task.program.circuit, log["places"], circuits_graph.Graph(shape.n_layers, shape.n_heads, shape.n_heads)
     )
@@ -152,6 +163,22 @@ def opened(case: str, place: Path, name: str) -> Subject:
     return Subject(
         name, models_model.Model(hf, words.tokenizer(vocabulary), name=name), truth, task, log, positional(case)
     )
+
+
+def earlier(case: str, where: str, seeds: Iterable[int]) -> list[training.Trained]:
+    """Earlier trainings to begin with: in a folder with seed-0, seed-1, … or, for `embedded`, those that come with Sonde.
+
+    Of these, the next-token model of IOI begins with the plain one.
+
+    Raises:
+        RequestError: There is none of a seed.
+    """
+    own = ioi.NAME if case == ioi.NEXT else case
+    wanted, folder = tuple(seeds), EMBEDDED / f"case-{own}" if where == "embedded" else Path(where)
+    found = training.finished(folder, wanted)
+    if missing := set(wanted) - {one.seed for one in found}:
+        raise errors.RequestError(f"nothing to begin seed {min(missing)} with: {folder} has no seed-{min(missing)}")
+    return found
 
 
 def best_below(folder: Path, seeds: Iterable[int]) -> list[training.Trained]:

@@ -34,12 +34,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sonde.agents import playing
-from sonde.bench import batched, correspondence, high, measuring, optimising, recipes, siit, sizes
+from sonde.bench import batched, correspondence, high, measuring, optimising, recipes, siit, sizes, starting
 from sonde.circuits import graph as circuits_graph
 from sonde.core import errors
 from sonde.store import disk
 
-RECIPE, STATE, MODEL, LOG, LOCK = "recipe.json", "state.safetensors", "model.safetensors", "log.json", "training.lock"
+RECIPE, STATE, LOCK = "recipe.json", "state.safetensors", "training.lock"
+MODEL, LOG = starting.MODEL, starting.LOG
 SAVE_SECONDS = 60.0
 COLLAPSE = 0.3
 Recipe = recipes.Recipe
@@ -154,7 +155,7 @@ def finished(folder: Path, seeds: tuple[int, ...]) -> list[Trained]:
     for seed in seeds:
         place = folder / f"seed-{seed}"
         if (place / LOG).is_file():
-            log = json.loads((place / LOG).read_text())
+            log = starting.read_log(place)
             found.append(Trained(seed, log["status"], log["step"], log["measured"], place))
     return found
 
@@ -183,21 +184,13 @@ class _Run:
         done = {one.seed for one in finished(folder, recipe.seeds)}
         seeds = [seed for seed in recipe.seeds if seed not in done]
         self.pupils, self.judged = pupils_of(task, shape, recipe), dict[int, siit.Batch]()
-        self.state = optimising.State.fresh(self._first(start))
+        earlier = {one.seed: one.folder for one in start}
+        self.state = optimising.State.fresh(starting.weights(self.pupils, recipe.seeds, earlier))
         self.begun = {one.seed: f"{one.folder.parent.name}/{one.folder.name}" for one in start}
         self.learning = [_Pupil(seed, row) for seed, row in zip(recipe.seeds, self.state.weights, strict=True)]
         self._keep([recipe.seeds.index(seed) for seed in seeds])
         if seeds and (folder / STATE).exists():
             self._restore()
-
-    def _first(self, start: Sequence[Trained]) -> Float[Tensor, "seed parameter"]:
-        """Weights to begin with: fresh ones, or those of earlier trainings."""
-        weights = self.pupils.hushed(batched.draw(self.shape, self.recipe.seeds))
-        for one in start:
-            if one.seed in self.recipe.seeds:
-                stored = safetensors.torch.load_file(one.folder / MODEL)
-                weights[self.recipe.seeds.index(one.seed)] = batched.joined(self.shape, stored)[0]
-        return weights
 
     def learn(self) -> None:
         """One step for every seed."""

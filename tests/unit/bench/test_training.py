@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from sonde.bench import optimising, training
+from sonde.bench import batched, optimising, starting, training
 from sonde.core import errors
 
 SHORT = training.Recipe(seeds=(0, 1), epochs=1, samples=64 * 6, batch=64, check=3, rows=16, threshold=None)
@@ -137,6 +137,30 @@ def test_a_loss_without_weight_is_not_computed(case3, shape, tmp_path):
     run = training._Run(case3, shape, dataclasses.replace(SHORT, behaviour=0.0), tmp_path)
     run.learn()
     assert (run.losses > 0).tolist() == [[True, True, False]] * 2
+
+
+def test_what_is_begun_with_gives_its_weights_and_fewer_answers_leave_the_others_fresh(case3, shape, tmp_path):
+    (one,) = training.train(case3, shape, dataclasses.replace(SHORT, seeds=(1,)), tmp_path)
+    stored = training.safetensors.torch.load_file(one.folder / training.MODEL)
+    wide = dataclasses.replace(shape, d_out=shape.d_out + 2)
+    for size in (shape, wide):
+        pupils = training.pupils_of(case3, size, SHORT)
+        fresh, begun = (starting.weights(pupils, SHORT.seeds, given) for given in ({}, {1: one.folder}))
+        assert torch.equal(fresh[0], begun[0])
+        named, drawn = (batched.named(size, row[1]) for row in (begun, fresh))
+        assert all(torch.equal(named[name][: len(value)], value) for name, value in stored.items())
+        assert torch.equal(named["lm_head.weight"][shape.d_out :], drawn["lm_head.weight"][shape.d_out :])
+
+
+def test_a_model_of_another_shape_or_with_other_places_cannot_be_begun_with(case3, shape, tmp_path):
+    (one,) = training.train(case3, shape, dataclasses.replace(SHORT, seeds=(1,)), tmp_path)
+    narrow = training.pupils_of(case3, dataclasses.replace(shape, d_mlp=4), SHORT)
+    with pytest.raises(errors.RequestError, match=r"mlp\.fc_in\.weight is \(8, 6\), expected \(4, 6\)"):
+        starting.weights(narrow, SHORT.seeds, {1: one.folder})
+    moved = training.pupils_of(case3, shape, dataclasses.replace(SHORT, same_place=not SHORT.same_place))
+    moved.places = tuple({**dict(places), "m0": "m9"} for places in moved.places)
+    with pytest.raises(errors.RequestError, match="its nodes are at"):
+        starting.weights(moved, SHORT.seeds, {1: one.folder})
 
 
 def test_adam_is_torchs_adam_with_each_row_clipped_by_itself():
