@@ -279,12 +279,15 @@ class Batch:
             return error
 
     def _pause(self, index: int, row: Row) -> requests.Paused:
-        encoded = np.asarray(row.tokens[:-1], dtype=np.int64)
-        lineage = {digest: spans.clip(where, 0, len(encoded)) for digest, where in row.lineage.items()}
-        order = self.order.digest if self.order else None
-        seat = self.slab.place.index(index)
-        row.entry, row.reused = kv.Entry(encoded, lineage, order, self.slab, seat, {}), len(encoded)
+        row.entry, row.reused = self._entry(index, row, {}), len(row.tokens) - 1
         return requests.Paused(row.request, row)
+
+    def _entry(self, index: int, row: Row, coverage: dict[Any, np.ndarray]) -> kv.Entry:
+        """The row as a cached conversation: all of its tokens but the last, which was not encoded."""
+        tokens = np.asarray(row.tokens[:-1], dtype=np.int64)
+        lineage = {digest: spans.clip(where, 0, len(tokens)) for digest, where in row.lineage.items()}
+        order = self.order.digest if self.order else None
+        return kv.Entry(tokens, lineage, order, self.slab, self.slab.place.index(index), coverage)
 
     def _finish(self, index: int, row: Row) -> requests.Generation:
         request = row.request
@@ -300,10 +303,7 @@ class Batch:
             )
         end = row.position(len(encoded)) + 1
         if self.parts.cfg.causal:
-            lineage = {digest: spans.clip(where, 0, len(encoded)) for digest, where in row.lineage.items()}
-            order = self.order.digest if self.order else None
-            kept, seat = np.asarray(encoded, dtype=np.int64), self.slab.place.index(index)
-            self.pool.add(kv.Entry(kept, lineage, order, self.slab, seat, coverage))
+            self.pool.add(self._entry(index, row, coverage))
         return requests.Generation(
             text=cut_text(self.tokenizer, row.generated, request.sampling.stop),
             tokens=tuple(row.generated),
