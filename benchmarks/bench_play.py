@@ -1,7 +1,7 @@
 """Sixteen Twenty Questions episodes at once, against one at a time.
 
-The same episodes, seeds and settings; only the size of the wave differs. The two take turns, one wave of sixteen and
-then a few single episodes, so that what else happens on the machine hits both alike. Run: python
+The same episodes, seeds and settings; only the size of the wave differs. The two take turns, the wave of sixteen before,
+between and after the single episodes, so that what else happens on the machine hits both alike. Run: python
 benchmarks/bench_play.py [--quick], about 10 minutes on two cores; quick, without activations, 5.
 """
 
@@ -16,7 +16,6 @@ import sonde
 
 EPISODES, STEPS = 16, 20
 CAPTURES = {"tokens only": None, "resid_post of 30 layers": "blocks.*.hook_resid_post"}
-SINGLES = 4
 
 
 def steps_per_second(model, folder, *, wave, first, episodes, capture):
@@ -43,11 +42,13 @@ def main() -> None:
         steps_per_second(model, place, wave=1, first=0, episodes=1, capture=None)  # warm-up
         for name, capture in list(CAPTURES.items())[: 1 if "--quick" in sys.argv else None]:
             options = {"capture": capture}
-            together = steps_per_second(model, place, wave=EPISODES, first=0, episodes=EPISODES, **options)
-            alone = [steps_per_second(model, place, wave=1, first=4 * i, episodes=1, **options) for i in range(SINGLES)]
-            again = steps_per_second(model, place, wave=EPISODES, first=0, episodes=EPISODES, **options)
-            many = (together[0] + again[0]) / (together[1] + again[1])
-            one = sum(steps for steps, _ in alone) / sum(seconds for _, seconds in alone)
+            waves, alone = [], []
+            for half in (range(EPISODES // 2), range(EPISODES // 2, EPISODES), ()):
+                waves.append(steps_per_second(model, place, wave=EPISODES, first=0, episodes=EPISODES, **options))
+                alone += [steps_per_second(model, place, wave=1, first=i, episodes=1, **options) for i in half]
+            many, one = (
+                sum(steps for steps, _ in found) / sum(seconds for _, seconds in found) for found in (waves, alone)
+            )
             shared.report(f"{name}: {many:.2f} steps/s at once, {one:.2f} one at a time")
             shared.verdict(f"{EPISODES} episodes at once, {name}", many / one, "at least 3.5x", many / one >= 3.5)
 

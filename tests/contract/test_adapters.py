@@ -222,6 +222,8 @@ def test_closing_an_adopted_model_leaves_the_weights_alone(gpt2):
 def test_model_and_wrapped_object_are_freed_together(gpt2):
     model = adapters.as_model(gpt2.obj)
     model.generate([1, 2, 3], max_new_tokens=2)
+    assert model._scheduler._executor is not None
+    model._scheduler._executor.submit(int).result()  # the engine's thread has put the answer's batch away
     gone = [weakref.ref(one) for one in (model, gpt2.obj, gpt2.network, model.hf)]
     gpt2.obj = gpt2.network = gpt2.logits = None
     del model

@@ -8,12 +8,16 @@ them into blocks, at every call. `packed` makes that copy once, for as long as a
 
 What comes out differs from the plain kernels in the last bits, so whoever wants equal bits stays inside or outside.
 Cost: the linear weights a second time in memory, and about half a second per gigabyte at the start. Only 32-bit floats
-on a CPU gain; everything else is left as it is. A single row is read straight from the plain weights, which is as fast
-as memory. A weight that was changed inside the block, except through `.data`, is noticed, and its layer goes back to
-the plain kernel. Llama layers are also run with fewer calls on the way: see `lean`.
+on a CPU gain; everything else is left as it is. One or two rows read the plain weights: with MKL's own kernel on Intel's
+processors; on others, where that kernel reads on a single thread at a third of the memory's speed, in as many parts as there
+are threads. A weight that was changed inside the block, except through `.data`, is noticed, and its layer goes back to the
+plain kernel. Llama layers are also run with fewer calls on the way: see `lean`.
 """
 
 import contextlib
+import functools
+import pathlib
+import platform
 import threading
 import weakref
 from collections.abc import Iterator
@@ -28,6 +32,8 @@ from sonde.models import lean
 LIMIT = 4 << 30
 #: Rows that the layout is made for.
 ROWS = 16
+#: Up to so many rows, plain weights are faster.
+FEW = 2
 
 _lock = threading.Lock()
 _inside: "weakref.WeakKeyDictionary[nn.Module, tuple[int, list[nn.Module]]]" = weakref.WeakKeyDictionary()
@@ -76,11 +82,35 @@ class _Packed:
         self._layer = layer
         self._made_from = (layer.weight.data_ptr(), layer.weight._version)
         self._blocks: Tensor = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), ROWS)
+        self._parts = layer.weight.detach().unflatten(0, (_parts(layer.out_features), -1)) if _slow_alone() else None
 
     def __call__(self, input: Tensor) -> Tensor:  # the name that nn.Linear gives it
         weight, bias = self._layer.weight, self._layer.bias
         changed = self._made_from != (weight.data_ptr(), weight._version)
-        single = input.numel() == input.shape[-1]
-        if single or changed or input.dtype != torch.float32 or torch.is_grad_enabled():
+        few = input.numel() <= FEW * input.shape[-1]
+        if changed or (few and self._parts is None) or input.dtype != torch.float32 or torch.is_grad_enabled():
             return F.linear(input, weight, bias)
+        if few:
+            return self._few(input)
         return torch.ops.mkldnn._linear_pointwise(input, self._blocks, bias, "none", [], "")
+
+    def _few(self, input: Tensor) -> Tensor:
+        parts, bias = self._parts, self._layer.bias
+        assert parts is not None
+        columns = input.reshape(-1, input.shape[-1]).t()
+        found = torch.bmm(parts, columns.expand(len(parts), -1, -1)).flatten(0, 1).t().contiguous()
+        found = found.view(*input.shape[:-1], -1)
+        return found if bias is None else found + bias
+
+
+def _parts(rows: int) -> int:
+    """How many equal parts of a weight's rows keep the threads busy; two are better than one even on one thread."""
+    return next(n for n in range(max(2, torch.get_num_threads()), 0, -1) if rows % n == 0)
+
+
+@functools.cache
+def _slow_alone() -> bool:
+    """Whether one row's product is slow here: MKL runs it on one thread, unless the processor is Intel's."""
+    about = pathlib.Path("/proc/cpuinfo")
+    maker = about.read_text() if about.is_file() else platform.processor()
+    return torch.backends.mkl.is_available() and "Intel" not in maker

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent import futures
 
 from sonde.core import errors
-from sonde.models import requests
+from sonde.models import requests, workers
 
 #: After a batch of several, wait this long for stragglers of the same wave, in seconds.
 GATHER = 0.02
@@ -46,6 +46,7 @@ class Scheduler:
     ) -> list["futures.Future[requests.Outcome]"]:
         """Queues requests that may share a batch; the futures resolve when they are answered, or paused at the limit."""
         answers: list[futures.Future[requests.Outcome]] = [futures.Future() for _ in batch]
+        workers.release()
         with self._arrived:
             if self._closed:
                 raise errors.ModelError("the model is closed: load it again")
@@ -54,6 +55,7 @@ class Scheduler:
             if self._executor is None:
                 self._executor = futures.ThreadPoolExecutor(1, thread_name_prefix="sonde-engine")
             self._executor.submit(self._drain)
+            self._executor.submit(workers.release)  # apart, so that an idle engine holds on to nothing meanwhile
         return answers
 
     def close(self) -> None:

@@ -30,6 +30,21 @@ def test_packed_equals_plain_for_any_number_of_rows(network, rows):
             torch.testing.assert_close(network(batch), plain, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(48,), (1, 48), (2, 48), (1, 1, 48), (1, 2, 48), (2, 1, 48), (3, 1, 48)])
+@pytest.mark.parametrize("out", [96, 7, 1])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("slow_alone", [True, False])
+def test_few_rows_are_the_same_whatever_the_shape(shape, out, bias, slow_alone, monkeypatch):
+    monkeypatch.setattr(packing, "_slow_alone", lambda: slow_alone)
+    layer, batch = nn.Linear(48, out, bias=bias), torch.randn(shape)
+    with torch.no_grad():
+        plain = layer(batch)
+        with packing.packed(layer):
+            found = layer(batch)
+    torch.testing.assert_close(found, plain, atol=1e-5, rtol=1e-5)
+    assert found.is_contiguous()
+
+
 @pytest.mark.parametrize("name", ["tiny-llama", "tiny-gpt2", "tiny-neox", "tiny-gemma"])
 def test_a_model_is_bit_equal_after_the_block_whatever_happened_in_it(name):
     with sonde.load(name) as model:
