@@ -77,7 +77,7 @@ def test_what_makes_no_sense_is_refused_with_2(here, words, said):
         ("run eap -i ioi_next_token --siit-weights 1010", "sonde bench train ioi --next-token -s 1 -iit 1 -b 0"),
         ("run eap -i 3 --siit-weights 10", "sonde bench train iit -i 3 -s 0 -iit 1 -b 0"),
         ("run eap -i 1 --interp-bench --seed 2", "sonde bench train iit -i 1 -s 0.4 -iit 1 -b 1 --seeds 2"),
-        ("run eap -i 7 --interp-bench --seed 5", "no embedded model of case 7, seed 5; there are seed 1 of this case"),
+        ("run eap -i 7 --interp-bench --seed 5", "no embedded model of case 7, seed 5 (this case has: 1, 2)"),
         ("run eap --interp-bench --seed 9", "no embedded model of case 3, seed 9"),
         ("run eap -i 999 --siit-weights 510", "no case 999"),
         ("train iit -i 3 --begin nowhere --seeds 0,4", "nothing to begin seed 0 with"),
@@ -97,14 +97,14 @@ def test_a_training_can_begin_with_the_weights_of_an_earlier_one(here, monkeypat
 
     monkeypatch.setattr(training.Recipe, "steps", property(lambda recipe: recipe.epochs))
     for words in (
-        "train iit -i 3 --begin embedded --epochs 1 --lr 0 --batch-size 8",
+        "train iit -i 3 --begin embedded --epochs 1 --lr 0 --batch-size 8 --pool 7",
         "train ioi --next-token --begin embedded --epochs 1 --lr 0 --batch-size 4",
     ):
         found, text = typed(words)
         assert found.exit_code == 0, text
     log = json.loads((here / "results/bench/case-3/510/seed-0/log.json").read_text())
     assert log["begun"] == "case-3/seed-0"
-    assert log["recipe"]["batch"] == 8
+    assert (log["recipe"]["batch"], log["recipe"]["pool"]) == (8, 7)
     assert log["measured"]["accuracy"] > 0.99
 
 

@@ -30,6 +30,9 @@ SamePlace = Annotated[bool, typer.Option("--same-place", help="Nodes stand where
 Detached = Annotated[bool, typer.Option("--detached", help="No gradient through what is swapped in, as published.")]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where; a run that is there goes on. results/bench.")]
 Batch = Annotated[int, typer.Option("--batch-size", min=1, help="Rows per step; an epoch has 96,000.")]
+Pool = Annotated[
+    int, typer.Option(min=1, help="Different batches, taken in turn; more, where a model learns them by heart.")
+]
 Begin = Annotated[
     str | None,
     typer.Option("--begin", metavar="DIR", help="Begin with weights that training put there; embedded: Sonde's own."),
@@ -65,6 +68,7 @@ def train_iit(
     same_place: SamePlace = False,
     detached: Detached = False,
     batch_size: Batch = 128,
+    pool: Pool = 400,
     begin: Begin = None,
     out: Out = None,
 ) -> None:
@@ -73,7 +77,7 @@ def train_iit(
         indices, out, seeds=seeds, early_stop=early_stop, threshold=threshold, epochs=epochs, strict=strict_weight,
         iit=iit_weight, behaviour=behaviour_weight, rate=lr, way=siit_sampling, separate=separate_steps,
         same_place=same_place, detached=detached,
-        begin=begin, batch=batch_size,
+        begin=begin, batch=batch_size, pool=pool,
     )  # fmt: skip
 
 
@@ -93,6 +97,7 @@ def train_ioi(
     same_place: SamePlace = False,
     detached: Detached = False,
     batch_size: Batch = 128,
+    pool: Pool = 400,
     begin: Begin = None,
     out: Out = None,
 ) -> None:
@@ -104,7 +109,7 @@ def train_ioi(
         "ioi_next_token" if next_token else "ioi", out, seeds=seeds, early_stop=early_stop, threshold=threshold, epochs=epochs, strict=strict_weight,
         iit=iit_weight, behaviour=behaviour_weight, rate=lr, way=siit_sampling, separate=separate_steps,
         same_place=same_place, detached=detached,
-        begin=begin, batch=batch_size,
+        begin=begin, batch=batch_size, pool=pool,
     )  # fmt: skip
 
 
@@ -136,8 +141,8 @@ def train_core(
     def told(case: int, number: int, one: Any) -> None:
         _say(screen, f"case {case}, try {number}, {_line(one)}")
 
-    with screens.stopped(screen, f"the same command and --out {folder}"):
-        found = suite.train(ids, recipe, folder, report=told)
+    with screens.stopped(screen, f"the same command and --out {folder}"), screens.bars(screen, single=True) as bar:
+        found = suite.train(ids, recipe, folder, report=told, tell=bar)
     good = sum(suite.score(one) >= 0.995 for many in found.values() for one in many)
     _say(screen, f"{good} of {sum(map(len, found.values()))} models at 99.5 % or more: {folder}")
 

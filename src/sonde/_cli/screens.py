@@ -49,8 +49,11 @@ def span(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def bars(screen: Any) -> Iterator[Any]:
-    """A bar for each thing that is done; told what is being done, how much of it is done, and of how much."""
+def bars(screen: Any, *, single: bool = False) -> Iterator[Any]:
+    """A bar for each thing that is done; told what is being done, how much of it is done, and of how much.
+
+    A `single` one is for many things, one after the other.
+    """
     from rich import progress
 
     columns = (
@@ -64,9 +67,10 @@ def bars(screen: Any) -> Iterator[Any]:
         tasks: dict[str, Any] = {}
 
         def told(doing: str, done: int, of: int) -> None:
-            if doing not in tasks:
-                tasks[doing] = bar.add_task(doing, total=of)
-            bar.update(tasks[doing], completed=done, total=of)
+            name = "" if single else doing
+            if name not in tasks:
+                tasks[name] = bar.add_task(doing, total=of)
+            bar.update(tasks[name], description=doing, completed=done, total=of)
 
         yield told
 

@@ -1,11 +1,11 @@
 """How do very many very narrow heads attend, quickly?
 
-    mixed = attending.narrow(query, key, value, causal=True)     # each Float[seed head d_head pos row]
+    mixed = attending.narrow(query, key, value, seen=[1, 2, 3])     # each Float[seed head d_head pos row]
 
 Thousands of products of 5 x 3 matrices are slow one by one: most of the time goes into starting them. With rows last every
 operation runs over long vectors:
 
-1. For each query position, scores with the keys it may see: products summed over the head's width.
+1. For each query, scores with the keys it may see, the first `seen` of them: products summed over the head's width.
 2. Softmax over the keys, then the values' weighted sum.
 3. The gradient goes through the same positions, with the patterns that were kept.
 
@@ -13,6 +13,7 @@ What lies after a causal query is never computed. Costs, per row and head, posit
 and P kernel launches of each kind for all models together; for wide heads torch's own kernel is better.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,14 +22,13 @@ from torch import Tensor
 
 
 def narrow(
-    query: Float[Tensor, "seed head d_head pos row"],
+    query: Float[Tensor, "seed head d_head asking row"],
     key: Float[Tensor, "seed head d_head pos row"],
     value: Float[Tensor, "seed head d_head pos row"],
-    *,
-    causal: bool,
-) -> Float[Tensor, "seed head d_head pos row"]:
-    """The mean of values that each head attends to, before its output projection."""
-    found: Any = _Narrow.apply(query * query.shape[2] ** -0.5, key, value, causal)
+    seen: Sequence[int],
+) -> Float[Tensor, "seed head d_head asking row"]:
+    """The mean of values that each head attends to, before its output projection; of how many of them, for each query."""
+    found: Any = _Narrow.apply(query * query.shape[2] ** -0.5, key, value, seen)
     return found
 
 
@@ -36,10 +36,8 @@ class _Narrow(torch.autograd.Function):
     """Attention of scaled queries."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, seen: Sequence[int]) -> Tensor:
         """Goes through the queries one by one."""
-        length = query.shape[3]
-        seen = [at + 1 if causal else length for at in range(length)]
         mixed, patterns = torch.empty_like(query), []
         for at, n in enumerate(seen):
             scores = (query[:, :, :, at : at + 1] * key[:, :, :, :n]).sum(dim=2)

@@ -11,6 +11,7 @@ one row of a matrix, so that gradients are clipped, and Adam steps, per model wi
    vectors; wide heads go through torch's attention kernel.
 2. A swap has its values from an earlier run on other tokens: `where(mask, there, here)` after each head and each MLP. Masks
    are per model and row. With several `groups` the same tokens run several times, each group with masks of its own.
+3. `exchanged` is both runs in one, for training: a third less time, because much of them is the same.
 
 Costs, with narrow heads, per layer and row about as much as the products and activations themselves; the overhead of an
 operation is paid once for all models.
@@ -19,7 +20,7 @@ operation is paid once for all models.
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,12 +28,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from sonde.bench import attending
+from sonde.bench import attending, exchanging
 from sonde.core import errors
 from sonde.models import plain
 
 NARROW = 16
 SHORT = 16
+EVERY = slice(None)
 ACTIVATIONS: Mapping[str, Any] = {
     "relu": torch.relu,
     "gelu": F.gelu,
@@ -226,30 +228,90 @@ def run(
     groups: int = 1,
 ) -> Found:
     """Runs every model on the same tokens, once per group of swaps."""
-    values, (rows, length) = parts(shape, weights), tokens.shape
-    hot = F.one_hot(tokens.T.flatten(), shape.d_vocab).T.to(weights.dtype)
+    masks = [] if swap is None else _by_layer(shape, swap.nodes)
+    kept: dict[str, list[Tensor]] = {"heads": [], "mlp": []}
+
+    def change(layer: int, part: str, wrote: Tensor) -> Tensor:
+        if swap is not None:
+            there = swap.there.heads if part == "heads" else swap.there.mlps
+            wrote = torch.where(masks[layer][part], there[layer].unsqueeze(-2), wrote)
+        kept[part].append(wrote.flatten(-2))
+        return wrote
+
+    values = parts(shape, weights)
+    stream = _embedded(shape, values, tokens).unsqueeze(-2).expand(-1, -1, -1, groups, -1)
+    logits = _through(shape, values, stream, change)
+    return Found(logits, Kept(tuple(kept["heads"]), tuple(kept["mlp"])))
+
+
+def exchanged(
+    shape: Shape,
+    weights: Float[Tensor, "seed parameter"],
+    pair: tuple[Int[Tensor, "row pos"], Int[Tensor, "row pos"]],
+    nodes: Bool[Tensor, "seed group row node"],
+    *,
+    counted: slice | list[int] = EVERY,
+    detached: bool = False,
+) -> Float[Tensor, "seed group row counted d_out"]:
+    """Logits of the positions that count, with outputs of nodes replaced by those on other inputs: both runs in one.
+
+    The other inputs are one more group of rows. Up to the first swap all groups are the same, and run as one; in the last
+    layer, positions that do not count ask nothing.
+
+    Args:
+        shape: Of the models.
+        weights: Of the models.
+        pair: The inputs, and as many others.
+        nodes: Which are replaced, as in `Swap`.
+        counted: The positions that count.
+        detached: No gradient flows through what is swapped in.
+    """
+    masks, values, (base, other) = _by_layer(shape, nodes), parts(shape, weights), pair
+    stream = _embedded(shape, values, torch.cat([other, base])).unflatten(-1, (2, -1))
+
+    def change(layer: int, part: str, wrote: Tensor) -> Tensor:
+        return exchanging.exchange(wrote, masks[layer][part], detached=detached)
+
+    return _through(shape, values, stream, change, counted)[:, 1:]
+
+
+def _embedded(
+    shape: Shape, values: Mapping[str, Tensor], tokens: Int[Tensor, "row pos"]
+) -> Float[Tensor, "seed d_model pos row"]:
+    rows, length = tokens.shape
+    hot = F.one_hot(tokens.T.flatten(), shape.d_vocab).T.to(values["lm_head.bias"].dtype)
     stream = values["model.embed_tokens.weight"].transpose(1, 2) @ hot
     places = values["model.embed_positions.weight"][:, :length].transpose(1, 2)
-    stream = (stream.unflatten(-1, (length, 1, rows)) + places[..., None, None]).expand(-1, -1, -1, groups, -1)
-    stream = stream.reshape(len(weights), shape.d_model, -1)
-    heads, mlps = [], []
-    masks = None if swap is None else swap.nodes.unflatten(-1, (shape.n_layers, -1)).permute(3, 0, 4, 1, 2)
+    return stream.unflatten(-1, (length, rows)) + places[..., None]
+
+
+def _by_layer(shape: Shape, nodes: Bool[Tensor, "seed group row node"]) -> list[dict[str, Tensor]]:
+    """Masks that fit what heads and MLPs write."""
+    each = nodes.unflatten(-1, (shape.n_layers, -1)).permute(3, 0, 4, 1, 2).contiguous()
+    return [{"heads": one[:, :-1, None, None], "mlp": one[:, -1:, None]} for one in each]
+
+
+def _through(
+    shape: Shape,
+    values: Mapping[str, Tensor],
+    stream: Float[Tensor, "seed d_model pos given row"],
+    change: Callable[[int, str, Tensor], Tensor],
+    counted: slice | list[int] = EVERY,
+) -> Float[Tensor, "seed group row counted d_out"]:
+    """Logits at the positions that count; `change` gets what heads and MLPs write, and may give more groups than it got."""
+    asking = torch.arange(stream.shape[2])
     for layer in range(shape.n_layers):
-        at = f"model.layers.{layer}"
-        query, key, value = (_linear(values, f"{at}.self_attn.{name}_proj", stream) for name in "qkv")
-        mixed = _attend(shape, query, key, value, length)
-        if swap is not None and masks is not None:
-            mixed = _swapped(mixed, swap.there.heads[layer], masks[layer][:, :-1, None])
-        heads.append(mixed)
-        stream = stream + _linear(values, f"{at}.self_attn.o_proj", mixed.flatten(3).flatten(1, 2))
+        at, seen = f"model.layers.{layer}", stream
+        if layer == shape.n_layers - 1 and counted != EVERY:
+            asking, stream = asking[counted], stream[:, :, counted]
+        query = _linear(values, f"{at}.self_attn.q_proj", stream)
+        key, value = (_linear(values, f"{at}.self_attn.{name}_proj", seen) for name in "kv")
+        mixed = change(layer, "heads", _attend(shape, query, key, value, asking.tolist()))
+        moved = _linear(values, f"{at}.self_attn.o_proj", mixed.flatten(1, 2))
+        stream = exchanging.spread(stream, moved.shape[-2]) + moved
         inner = ACTIVATIONS[shape.activation](_linear(values, f"{at}.mlp.fc_in", stream))
-        wrote = _linear(values, f"{at}.mlp.fc_out", inner).unflatten(-1, (length, -1))
-        if swap is not None and masks is not None:
-            wrote = _swapped(wrote, swap.there.mlps[layer], masks[layer][:, -1:])
-        mlps.append(wrote)
-        stream = stream + wrote.flatten(2)
-    logits = _linear(values, "lm_head", stream).unflatten(-1, (length, groups, rows))
-    return Found(logits.permute(0, 3, 4, 2, 1), Kept(tuple(heads), tuple(mlps)))
+        stream = stream + change(layer, "mlp", _linear(values, f"{at}.mlp.fc_out", inner))
+    return _linear(values, "lm_head", stream).permute(0, 3, 4, 2, 1)
 
 
 def parts(shape: Shape, weights: Float[Tensor, "seed parameter"]) -> dict[str, Tensor]:
@@ -261,25 +323,22 @@ def parts(shape: Shape, weights: Float[Tensor, "seed parameter"]) -> dict[str, T
     return {name: piece.unflatten(1, size) for (name, size), piece in zip(sizes.items(), pieces, strict=True)}
 
 
-def _linear(values: Mapping[str, Tensor], name: str, stream: Tensor) -> Tensor:
-    return torch.baddbmm(values[f"{name}.bias"].unsqueeze(-1), values[f"{name}.weight"], stream)
-
-
-def _swapped(here: Tensor, there: Tensor, mask: Bool[Tensor, "..."]) -> Tensor:
-    """`here` with rows of all groups, `there` with those of one; the mask lacks the axis of positions."""
-    groups, rows = mask.shape[-2:]
-    chosen = torch.where(mask.unsqueeze(-3), there.unsqueeze(-2), here.unflatten(-1, (groups, rows)))
-    return chosen.flatten(-2)
+def _linear(values: Mapping[str, Tensor], name: str, stream: Float[Tensor, "seed d_in *any"]) -> Tensor:
+    found = torch.baddbmm(values[f"{name}.bias"].unsqueeze(-1), values[f"{name}.weight"], stream.flatten(2))
+    return found.unflatten(-1, stream.shape[2:])
 
 
 def _attend(
-    shape: Shape, query: Tensor, key: Tensor, value: Tensor, length: int
-) -> Float[Tensor, "seed head d_head pos row"]:
+    shape: Shape, query: Tensor, key: Tensor, value: Tensor, asking: list[int]
+) -> Float[Tensor, "seed head d_head asking group row"]:
+    """Of queries at some positions, with keys and values at all; each `seed inner pos group row`."""
+    seeds, _, length, groups, _ = key.shape
     size = (shape.n_heads, shape.d_head)
-    query, key, value = (part.unflatten(1, size).unflatten(-1, (length, -1)) for part in (query, key, value))
+    query, key, value = (part.unflatten(1, size).flatten(-2) for part in (query, key, value))
     if shape.d_head <= NARROW and length <= SHORT:
-        return attending.narrow(query, key, value, causal=shape.causal)
-    seeds = len(query)
+        seen = [at + 1 if shape.causal else length for at in asking]
+        return attending.narrow(query, key, value, seen).unflatten(-1, (groups, -1))
     query, key, value = (part.permute(0, 4, 1, 3, 2).flatten(0, 1) for part in (query, key, value))
-    mixed = F.scaled_dot_product_attention(query, key, value, is_causal=shape.causal)
-    return mixed.unflatten(0, (seeds, -1)).permute(0, 2, 4, 3, 1)
+    mask = torch.ones(length, length, dtype=torch.bool).tril()[asking] if shape.causal else None
+    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    return mixed.unflatten(0, (seeds, groups, -1)).permute(0, 3, 5, 4, 1, 2)

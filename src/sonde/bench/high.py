@@ -111,10 +111,8 @@ class Compiled:
     ) -> Shaped[Tensor, "group row pos"]:
         """The class of the highest logit, or the number, at every position."""
         with torch.no_grad():
-            there = batched.run(self.shape, self.weights, other).kept
             chosen = (swapped.float() @ self.seats.float())[None] > 0
-            swap = batched.Swap(there, chosen)
-            logits = batched.run(self.shape, self.weights, base, swap=swap, groups=len(swapped)).logits[0]
+            logits = batched.exchanged(self.shape, self.weights, (base, other), chosen)[0]
         return self.read(logits)
 
     def read(self, logits: Float[Tensor, "*any d_out"]) -> Shaped[Tensor, "*any"]:

@@ -125,9 +125,9 @@ def embedded(case: str, *, seed: int = 0) -> Subject:
     if not (place / training.LOG).is_file():
         there = sorted({one for one, _ in list_embedded()}, key=lambda one: (len(one), one))
         own = ", ".join(str(number) for one, number in list_embedded() if one == case)
-        what = f"seed {own} of this case" if own else f"cases {', '.join(there) or 'none'}"
+        what = f"this case has: {own}" if own else f"cases there are: {', '.join(there) or 'none'}"
         raise errors.RequestError(
-            f"no embedded model of case {case}, seed {seed}; there are {what}. Train one "
+            f"no embedded model of case {case}, seed {seed} ({what}). Train one "
             f"with `{command_of(case, IOI_WEIGHTS if case in IOI else WEIGHTS, seed=seed)}`"
         )
     return opened(case, place, f"case-{case}-embedded-seed-{seed}")

@@ -145,11 +145,9 @@ class Pupils:
         detached: bool = False,
     ) -> Float[Tensor, "seed group row counted d_out"]:
         """Logits of the answers that count, with nodes swapped."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not detached):
-            there = batched.run(self.shape, weights, batch.other).kept
-        swap = batched.Swap(there, masks)
-        found = batched.run(self.shape, weights, batch.base, swap=swap, groups=masks.shape[1]).logits
-        return found[:, :, :, self.task.counted]
+        return batched.exchanged(
+            self.shape, weights, (batch.base, batch.other), masks, counted=self.task.counted, detached=detached
+        )
 
     def losses(
         self,

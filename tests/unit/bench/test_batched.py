@@ -77,6 +77,24 @@ def test_swapping_every_node_for_what_it_writes_anyway_changes_nothing():
     assert torch.allclose(batched.run(SHAPE, weights, base, swap=swap).logits, there.logits, atol=1e-6)
 
 
+@pytest.mark.parametrize("counted", [slice(None), slice(1, None), [2, 5]])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("detached", [False, True])
+def test_both_runs_in_one_have_the_logits_and_gradients_of_one_after_the_other(shape, counted, detached):
+    base, other = tokens(shape), tokens(shape, seed=1)
+    nodes = torch.rand(3, 4, 3, 10, generator=torch.Generator().manual_seed(2)) < 0.3
+    one, two = drawn(shape).requires_grad_(), drawn(shape).requires_grad_()
+    there = batched.run(shape, one.detach() if detached else one, other).kept
+    expected = batched.run(shape, one, base, swap=batched.Swap(there, nodes), groups=4).logits[:, :, :, counted]
+    found = batched.exchanged(shape, two, (base, other), nodes, counted=counted, detached=detached)
+    assert torch.allclose(found, expected, atol=1e-5)
+    by = torch.randn(found.shape, generator=torch.Generator().manual_seed(3))
+    for logits in (expected, found):
+        (logits * by).sum().backward()
+    assert one.grad is not None
+    assert torch.allclose(one.grad, two.grad, rtol=1e-4, atol=1e-4)
+
+
 def test_a_models_gradient_does_not_depend_on_the_others():
     base = tokens(SHAPE)
     together = drawn(SHAPE).requires_grad_()
@@ -93,7 +111,7 @@ def test_narrow_attention_has_the_values_and_gradients_of_torchs_kernel(causal):
     expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal).permute(
         0, 2, 4, 3, 1
     )
-    found, weight = attending.narrow(*parts, causal=causal), torch.randn(2, 3, 4, 5, 6)
+    found, weight = attending.narrow(*parts, [at + 1 if causal else 5 for at in range(5)]), torch.randn(2, 3, 4, 5, 6)
     assert torch.allclose(found, expected, atol=1e-5)
     for mine, theirs in zip(
         *(torch.autograd.grad((one * weight).sum(), parts) for one in (found, expected)), strict=True
