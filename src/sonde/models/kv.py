@@ -112,7 +112,7 @@ class SlabCache:
         self._stage, self._length, self._slots, self._places = 0, length, slots, None
         first, width = int(slots[0, 0]), slots.shape[1]
         expected = torch.arange(first, first + width, device=slots.device)
-        self._run = (first, first + width) if first >= 0 and bool((slots == expected).all()) else None
+        self._run = (first, width) if first >= 0 and bool((slots == expected).all()) else None
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Writes the new keys and values, returns all of them."""
@@ -121,15 +121,16 @@ class SlabCache:
         assert self._slots is not None
         count = len(self._slots)
         if self._run is not None and self._rows is None:
-            keys[:count, :, slice(*self._run)] = key
-            values[:count, :, slice(*self._run)] = value
+            start, width = self._run
+            keys[:count].narrow(2, start, width).copy_(key)
+            values[:count].narrow(2, start, width).copy_(value)
         else:
             self._places = self._places or _places(self._slots, self._rows, key.shape[1], self.slab.capacity)
             kept, place = self._places
             for new, stored in ((key, keys), (value, values)):
                 lines = new.reshape(-1, new.shape[-1])
                 stored.view(-1, stored.shape[-1]).index_copy_(0, place, lines if kept is None else lines[kept])
-        keys, values = keys[:, :, : self._length], values[:, :, : self._length]
+        keys, values = keys.narrow(2, 0, self._length), values.narrow(2, 0, self._length)
         if self._rows is None:
             return keys[:count], values[:count]
         rows = self._rows.to(keys.device)

@@ -6,10 +6,9 @@ serves the engine, and steps back for the layer's own whenever anything but the 
 hooked, or gradients are asked for.
 """
 
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.models.llama import modeling_llama
 
@@ -20,9 +19,13 @@ def fits(layer: nn.Module) -> bool:
     """Whether a layer is one that `Lean` can stand in for."""
     if type(layer) is not modeling_llama.LlamaDecoderLayer:
         return False
-    norms = (layer.input_layernorm, layer.post_attention_layernorm)
-    plain = all(type(norm) is modeling_llama.LlamaRMSNorm and norm.weight.dtype == torch.float32 for norm in norms)
-    return plain and "forward" not in vars(layer)
+    return "forward" not in vars(layer)
+
+
+def fits_norm(module: nn.Module) -> TypeGuard[modeling_llama.LlamaRMSNorm]:
+    """Whether a module is a norm of such a layer, in 32-bit floats."""
+    plain = type(module) is modeling_llama.LlamaRMSNorm and module.weight.dtype == torch.float32
+    return plain and "forward" not in vars(module)
 
 
 class Lean:
@@ -33,20 +36,18 @@ class Lean:
         found = cast("modeling_llama.LlamaDecoderLayer", layer)
         self._layer, self._attn, self._mlp = found, found.self_attn, found.mlp
         self._attn_norm, self._mlp_norm = found.input_layernorm, found.post_attention_layernorm
-        self._inside = [module for module in layer.modules() if module is not layer]
+        inside = [module for module in layer.modules() if module is not layer]
+        self._hooks = [hooks for module in inside for hooks in (module._forward_hooks, module._forward_pre_hooks)]
 
     def __call__(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The layer's output; its own forward pass where this one cannot serve."""
         wiring = attention.current()
         engine = wiring is not None and wiring.frame is not None and wiring.frame.owns_mask
-        if args or not engine or torch.is_grad_enabled() or self._hooked():
+        if args or not engine or torch.is_grad_enabled() or any(self._hooks):
             return type(self._layer).forward(self._layer, hidden_states, *args, **kwargs)
-        mid = hidden_states + self._attend(_normed(self._attn_norm, hidden_states), **kwargs)
-        seen, mlp = _normed(self._mlp_norm, mid), self._mlp
-        return mid + mlp.down_proj.forward(mlp.act_fn(mlp.gate_proj.forward(seen)) * mlp.up_proj.forward(seen))
-
-    def _hooked(self) -> bool:
-        return any(module._forward_hooks or module._forward_pre_hooks for module in self._inside)
+        mid = hidden_states + self._attend(self._attn_norm.forward(hidden_states), **kwargs)
+        seen, mlp = self._mlp_norm.forward(mid), self._mlp
+        return mid + mlp.down_proj.forward(mlp.act_fn.forward(mlp.gate_proj.forward(seen)) * mlp.up_proj.forward(seen))
 
     def _attend(self, seen: Tensor, **kwargs: Any) -> Tensor:
         attn = self._attn
@@ -61,7 +62,3 @@ class Lean:
         keys, values = kwargs["past_key_values"].update(both[:, heads:], value, attn.layer_idx)
         mixed, _ = attention.attend("sdpa", attn, both[:, :heads], keys, values, None, scaling=attn.scaling)
         return attn.o_proj.forward(mixed.reshape(batch, width, -1))
-
-
-def _normed(norm: modeling_llama.LlamaRMSNorm, stream: Tensor) -> Tensor:
-    return F.rms_norm(stream, norm.weight.shape, norm.weight, norm.variance_epsilon)

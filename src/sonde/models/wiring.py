@@ -135,7 +135,7 @@ class Wiring:
         """Whether scores or pattern of a layer are edited in this forward pass."""
         assert self.frame is not None
         frame = self.frame
-        return any(
+        return bool(self._edits) and any(
             edit.mask(frame) is not None
             for kind in sites.QUERY_KEY_KINDS
             for edit in self._edits.get(f"blocks.{layer}.{kind}", ())
@@ -144,7 +144,7 @@ class Wiring:
     def records_kernel(self, layer: int) -> bool:
         """Whether scores or pattern of a layer are recorded."""
         wanted = self.tape.wanted if self.tape else frozenset()
-        return any(f"blocks.{layer}.{kind}" in wanted for kind in sites.QUERY_KEY_KINDS)
+        return bool(wanted) and any(f"blocks.{layer}.{kind}" in wanted for kind in sites.QUERY_KEY_KINDS)
 
     def visit_kernel(self, layer: int, kind: str, value: Tensor) -> Tensor:
         """Edits and records scores or pattern, called by the kernel."""

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from transformers.models.llama import modeling_llama
 
 import sonde
 from sonde.models import packing
@@ -68,8 +69,11 @@ def test_blocks_nest_and_the_last_one_out_unpacks(network):
 
 
 @pytest.mark.parametrize("how", ["in place", "another parameter", "another storage"])
-def test_a_weight_that_is_changed_inside_the_block_is_noticed(network, how):
-    batch = torch.randn(2, 48)
+@pytest.mark.parametrize("rows", [2, 8])
+@pytest.mark.parametrize("slow_alone", [True, False])
+def test_a_weight_that_is_changed_inside_the_block_is_noticed(network, how, rows, slow_alone, monkeypatch):
+    monkeypatch.setattr(packing, "_slow_alone", lambda: slow_alone)
+    batch = torch.randn(rows, 48)
     with torch.no_grad(), packing.packed(network):
         before = network(batch)
         if how == "in place":
@@ -82,6 +86,24 @@ def test_a_weight_that_is_changed_inside_the_block_is_noticed(network, how):
     assert not torch.allclose(changed, before)
     with torch.no_grad():
         torch.testing.assert_close(changed, network(batch), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("shape", [(48,), (1, 1, 48), (3, 7, 48)])
+def test_a_norm_is_the_same_in_fewer_operations(shape, scale):
+    norm, batch = modeling_llama.LlamaRMSNorm(48, eps=1e-5), scale * torch.randn(shape)
+    with torch.no_grad():
+        norm.weight.uniform_(0.5, 2)
+        plain = norm(batch)
+        with packing.packed(norm):
+            assert packed_layers(norm) == [norm]
+            torch.testing.assert_close(norm(batch), plain, atol=1e-6, rtol=1e-6)
+            assert torch.equal(norm(torch.zeros(shape)), torch.zeros(shape))
+            norm.weight.mul_(2)
+            torch.testing.assert_close(norm(batch), 2 * plain, atol=1e-6, rtol=1e-6)
+    with packing.packed(norm):
+        norm(batch).sum().backward()
+    assert norm.weight.grad is not None
 
 
 def test_gradients_flow_inside_the_block(network):
