@@ -5,8 +5,7 @@ one of them only while something needs it. Rules:
 
 1. Recording never changes the run: the output comes from the same kernel whether or not scores are recorded.
 2. Only an edit of scores or pattern switches a layer to the explicit kernel.
-3. In the engine, heads that share keys and values share them in the kernel too: nothing is copied per query head. Few
-   queries with many keys are two plain products there, which is faster on a CPU than torch's kernel.
+3. In the engine, heads that share keys and values share them in the kernel too: nothing is copied per query head.
 
 Recording a pattern costs one more query-by-key product in that layer.
 """
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from sonde.models import wiring as model_wiring
 
 INNER = ("sdpa", "eager")
-#: Scores that are computed at a time where there are few queries: 8 MB.
-BLOCK = 1 << 21
 _local = threading.local()
 
 
@@ -132,34 +129,10 @@ def _engine_kernel(
     if softcap is not None:
         allowed = _causal(query, key) if whole else allowed
         return weighted(pattern_of(scores_of(query, key, allowed, scaling=scaling, softcap=softcap)), value)
-    if not whole and _few_queries(query):
-        return _in_blocks(query * scaling, key, value, allowed)
     out = F.scaled_dot_product_attention(
         query, key, value, attn_mask=allowed, is_causal=whole, scale=scaling, enable_gqa=True
     )
     return out.transpose(1, 2)
-
-
-def _few_queries(query: Tensor) -> bool:
-    """Where two plain products are faster than torch's kernel: measured on a CPU, for 32-bit floats."""
-    rows, _, width, _ = query.shape
-    return query.device.type == "cpu" and query.dtype == torch.float32 and (rows >= 8 if width == 1 else width <= 64)
-
-
-def _in_blocks(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
-    """Attention of scaled queries, of so many rows at a time that their scores stay in the processor's cache."""
-    heads, width, keys = query.shape[1], query.shape[2], key.shape[2]
-    grouped = _grouped(query, key.shape[1])
-    mixed = torch.empty_like(grouped)
-    bias = None if allowed is None else torch.zeros(allowed.shape).masked_fill_(~allowed, -torch.inf)
-    rows = max(1, BLOCK // (heads * width * keys))
-    for start in range(0, len(query), rows):
-        here = slice(start, start + rows)
-        scores = torch.matmul(grouped[here], key[here].mT)
-        if bias is not None:
-            scores.view(-1, heads, width, keys).add_(bias[here])
-        torch.matmul(torch.softmax(scores, dim=-1), value[here], out=mixed[here])
-    return _ungrouped(mixed, heads).transpose(1, 2)
 
 
 def _own_kernel(inner: str, module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
