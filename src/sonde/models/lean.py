@@ -19,7 +19,8 @@ def fits(layer: nn.Module) -> bool:
     """Whether a layer is one that `Lean` can stand in for."""
     if type(layer) is not modeling_llama.LlamaDecoderLayer:
         return False
-    return "forward" not in vars(layer)
+    norms = (layer.input_layernorm, layer.post_attention_layernorm)
+    return "forward" not in vars(layer) and all(fits_norm(norm) for norm in norms)
 
 
 def fits_norm(module: nn.Module) -> TypeGuard[modeling_llama.LlamaRMSNorm]:
