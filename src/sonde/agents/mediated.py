@@ -294,7 +294,8 @@ async def in_thread(agent: Agent, client: MediatedClient, *arguments: Any) -> An
             loop.call_soon_threadsafe(settle, value, error)
 
     context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(work,), daemon=True, name="sonde-agent").start()
+    thread = threading.Thread(target=context.run, args=(work,), daemon=True, name="sonde-agent")
+    thread.start()
     try:
         return await asyncio.shield(done)
     except asyncio.CancelledError:
@@ -307,3 +308,6 @@ async def in_thread(agent: Agent, client: MediatedClient, *arguments: Any) -> An
         if done.done() and not done.cancelled():
             done.exception()
         raise
+    finally:
+        if done.done():
+            thread.join()  # it has nothing left to do
