@@ -152,11 +152,12 @@ def test_help_loads_nothing_heavy():
     code = (
         "import sys; sys.argv = ['sonde', '--help']\n"
         "from sonde._cli import main\n"
-        "try: main.main()\n"
+        "try: main.app()\n"
         "except SystemExit: pass\n"
         "print(*{name.split('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Usage: sonde" in done.stdout
     loaded = set(done.stdout.splitlines()[-1].split())
     assert {"sonde", "typer"} <= loaded
     assert not loaded & {"torch", "transformers", "numpy", "scipy", "sklearn", "pandas", "matplotlib", "plotly", "ray"}

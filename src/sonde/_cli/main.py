@@ -6,7 +6,6 @@ imports what it needs when it runs, so that `sonde --help` stays quick.
 Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly. SONDE_DEBUG=1 shows tracebacks.
 """
 
-import importlib.metadata
 import os
 from typing import Annotated, Any
 
@@ -56,6 +55,8 @@ app.add_typer(runs.app, name="runs")
 
 def _show_version(asked: bool) -> bool:
     if asked:
+        import importlib.metadata
+
         try:
             version = importlib.metadata.version("sonde")
         except importlib.metadata.PackageNotFoundError:  # run from a source tree
