@@ -31,6 +31,7 @@ def kept(model: sonde.Model, batch: int, *, first: int = 0) -> Iterator[tuple[fl
         asked = [model.request(c, sampling) for c in contexts]
         answers = model.wait(model.submit(asked), asked)
         seconds = time.perf_counter() - start
+        assert all(len(answer.tokens) == NEW for answer in answers)
         contexts = [(*c, *a.tokens) for c, a in zip(contexts, answers, strict=True)]
         yield seconds, answers[0].encoded_tokens
 

@@ -94,6 +94,27 @@ def test_top_k_and_top_p_restrict_the_tokens_of_the_engine(gpt2, kit):
     assert {one.tokens[0] for one in kit.run(gpt2, many)} == {int(best.indices[0])}
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_token_that_ends_a_text_is_drawn_before_the_least_number(model, kit, monkeypatch, temperature):
+    prompt, how = kit.tokens(3, 7), {"temperature": temperature, "seed": 5}
+    free = model.generate(prompt, max_new_tokens=12, **how)
+    ends = list(set(free.tokens))
+    monkeypatch.setattr(model.hf.generation_config, "eos_token_id", ends)
+    assert model.generate(prompt, max_new_tokens=12, **how).tokens == free.tokens[:1]
+    both = [
+        requests.Request(tokens=prompt, sampling=kit.greedy(12, min_new_tokens=least, **how)) for least in (0, 4, 12)
+    ]
+    ended, later, full = kit.run(model, both)
+    assert ended.tokens == free.tokens[:1], "another row's least number is not this one's"
+    assert len(later.tokens) >= 4
+    assert not set(later.tokens[:4]) & set(ends)
+    assert (len(full.tokens), full.finish_reason) == (12, "length")
+    assert not set(full.tokens) & set(ends)
+    with torch.no_grad():
+        logits = model.hf(torch.tensor([[*prompt, *full.tokens]]), use_cache=False).logits[0].log_softmax(dim=-1)
+    assert kit.close(full.logprobs, [float(logits[6 + i, token]) for i, token in enumerate(full.tokens)])
+
+
 def _forced(model, kit, text, *, n=None, **how):
     tokens = tuple(model.tokenizer.encode(text)) if isinstance(text, str) else text
     request = requests.Request(tokens=kit.tokens(1, 4), sampling=kit.greedy(n or len(tokens), **how), forced=tokens)

@@ -77,13 +77,13 @@ def weighted(
 
 def _grouped(per_head: Tensor, kv_heads: int) -> Tensor:
     """`batch head query x` as `batch kv (group query) x`: one product serves all heads that share keys or values."""
-    return per_head.unflatten(1, (kv_heads, -1)).flatten(2, 3)
+    return per_head.reshape(len(per_head), kv_heads, -1, per_head.shape[-1])
 
 
 def _ungrouped(grouped: Tensor, heads: int) -> Tensor:
     """The way back."""
     batch, kv_heads, rows, width = grouped.shape
-    return grouped.view(batch, heads, rows * kv_heads // heads, width)
+    return grouped.reshape(batch, heads, rows * kv_heads // heads, width)
 
 
 def attend(
@@ -119,20 +119,23 @@ def attend(
             return weighted(pattern[..., forgotten:], value), None
     if not owns_mask:
         return _own_kernel(inner, module, query, key, value, attention_mask, **kwargs)
-    return _engine_kernel(query, key, value, wiring.frame.allowed(window), scaling=scaling, softcap=softcap), None
-
-
-def _engine_kernel(
-    query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, *, scaling: float, softcap: float | None
-) -> Tensor:
-    whole = allowed is None and query.shape[2] > 1
     if softcap is not None:
-        allowed = _causal(query, key) if whole else allowed
-        return weighted(pattern_of(scores_of(query, key, allowed, scaling=scaling, softcap=softcap)), value)
-    out = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=allowed, is_causal=whole, scale=scaling, enable_gqa=True
-    )
-    return out.transpose(1, 2)
+        allowed = wiring.frame.allowed(window)
+        allowed = _causal(query, key) if allowed is None and query.shape[2] > 1 else allowed
+        return weighted(pattern_of(scores_of(query, key, allowed, scaling=scaling, softcap=softcap)), value), None
+    return _engine_kernel(query, key, value, wiring.frame.bias(window, query.dtype), scaling), None
+
+
+def _engine_kernel(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scaling: float) -> Tensor:
+    """Torch's kernel. For one query per row, heads that share keys are its queries: the keys are read once for them."""
+    if query.shape[2] > 1:
+        out = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=bias, is_causal=bias is None, scale=scaling, enable_gqa=True
+        )
+        return out.transpose(1, 2)
+    grouped = _grouped(query, key.shape[1])
+    out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=bias, scale=scaling)
+    return _ungrouped(out, query.shape[1]).transpose(1, 2)
 
 
 def _own_kernel(inner: str, module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:

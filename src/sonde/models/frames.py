@@ -8,7 +8,7 @@ dropped turns. Padding is -1 in both. Cost: two small integer tensors per forwar
 import dataclasses
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -24,6 +24,7 @@ class Frame:
             model's own mask holds.
         padded: Whether any cell is padding.
         kept: How many positions, counted from the end, the caller wants logits of; 0 for all.
+        turns: The rotary embedding of this pass as `lean` needs it, once a layer has worked it out.
     """
 
     positions: Int[Tensor, "batch pos"]
@@ -32,13 +33,25 @@ class Frame:
     owns_mask: bool
     padded: bool
     kept: int = 0
+    turns: tuple[Tensor, Tensor] | None = None
     _masks: dict[int | None, Tensor | None] = dataclasses.field(default_factory=dict)
+    _biases: dict[tuple[int | None, torch.dtype], Tensor | None] = dataclasses.field(default_factory=dict)
 
     def allowed(self, window: int | None) -> Bool[Tensor, "batch 1 query key"] | None:
         """Which keys each query may see, or None where a plain causal (or, for one query, full) kernel does."""
         if window not in self._masks:
             self._masks[window] = self._build(window)
         return self._masks[window]
+
+    def bias(self, window: int | None, dtype: torch.dtype) -> Float[Tensor, "batch 1 query key"] | None:
+        """The same to be added to scores: 0 or -inf. Made once, where every layer would make it of the other."""
+        key = (window, dtype)
+        if key not in self._biases:
+            mask = self.allowed(window)
+            self._biases[key] = (
+                None if mask is None else torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf)
+            )
+        return self._biases[key]
 
     def _build(self, window: int | None) -> Tensor | None:
         keys = self.key_positions.shape[1]

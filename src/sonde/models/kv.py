@@ -120,10 +120,12 @@ class SlabCache:
         self._stage += 1
         assert self._slots is not None
         count = len(self._slots)
+        if self._rows is None and count < self.slab.rows:
+            keys, values = keys[:count], values[:count]
         if self._run is not None and self._rows is None:
             start, width = self._run
-            keys[:count].narrow(2, start, width).copy_(key)
-            values[:count].narrow(2, start, width).copy_(value)
+            keys.narrow(2, start, width).copy_(key)
+            values.narrow(2, start, width).copy_(value)
         else:
             self._places = self._places or _places(self._slots, self._rows, key.shape[1], self.slab.capacity)
             kept, place = self._places
@@ -132,7 +134,7 @@ class SlabCache:
                 stored.view(-1, stored.shape[-1]).index_copy_(0, place, lines if kept is None else lines[kept])
         keys, values = keys.narrow(2, 0, self._length), values.narrow(2, 0, self._length)
         if self._rows is None:
-            return keys[:count], values[:count]
+            return keys, values
         rows = self._rows.to(keys.device)
         return keys.index_select(0, rows), values.index_select(0, rows)
 

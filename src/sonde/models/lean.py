@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.llama import modeling_llama
 
-from sonde.models import attention
+from sonde.models import attention, frames
 
 
 def fits(layer: nn.Module) -> bool:
@@ -46,20 +46,41 @@ class Lean:
         engine = wiring is not None and wiring.frame is not None and wiring.frame.owns_mask
         if args or not engine or torch.is_grad_enabled() or any(self._hooks):
             return type(self._layer).forward(self._layer, hidden_states, *args, **kwargs)
-        mid = hidden_states + self._attend(self._attn_norm.forward(hidden_states), **kwargs)
+        assert wiring is not None
+        assert wiring.frame is not None
+        mid = hidden_states + self._attend(self._attn_norm.forward(hidden_states), wiring.frame, **kwargs)
         seen, mlp = self._mlp_norm.forward(mid), self._mlp
         return mid + mlp.down_proj.forward(mlp.act_fn.forward(mlp.gate_proj.forward(seen)) * mlp.up_proj.forward(seen))
 
-    def _attend(self, seen: Tensor, **kwargs: Any) -> Tensor:
+    def _attend(self, seen: Tensor, frame: frames.Frame, **kwargs: Any) -> Tensor:
         attn = self._attn
         batch, width, _ = seen.shape
-        query, key, value = (projection.forward(seen) for projection in (attn.q_proj, attn.k_proj, attn.v_proj))
-        heads, half = query.shape[-1] // attn.head_dim, attn.head_dim // 2
-        both = torch.cat((query, key), dim=-1).view(batch, width, -1, attn.head_dim)
-        cos, sin = (part.unsqueeze(2) for part in kwargs["position_embeddings"])
-        turned = torch.cat((-both[..., half:], both[..., :half]), dim=-1)
-        both = (both * cos + turned * sin).transpose(1, 2)
-        value = value.view(batch, width, -1, attn.head_dim).transpose(1, 2)
-        keys, values = kwargs["past_key_values"].update(both[:, heads:], value, attn.layer_idx)
-        mixed, _ = attention.attend("sdpa", attn, both[:, :heads], keys, values, None, scaling=attn.scaling)
+        found = self._projected(seen).view(batch, width, -1, attn.head_dim)
+        shared = found.shape[2] // (attn.num_key_value_groups + 2)
+        heads = found.shape[2] - 2 * shared
+        cos, sin = _turns(kwargs["position_embeddings"], frame)
+        both, value = found.narrow(2, 0, heads + shared), found.narrow(2, heads + shared, shared).transpose(1, 2)
+        both = (both * cos).add_(both.roll(attn.head_dim // 2, -1).mul_(sin)).transpose(1, 2)
+        query, key = both.narrow(1, 0, heads), both.narrow(1, heads, shared)
+        keys, values = kwargs["past_key_values"].update(key, value, attn.layer_idx)
+        mixed, _ = attention.attend("sdpa", attn, query, keys, values, None, scaling=attn.scaling)
         return attn.o_proj.forward(mixed.reshape(batch, width, -1))
+
+    def _projected(self, seen: Tensor) -> Tensor:
+        """Queries, keys and values side by side, as one product where there is one."""
+        attn = self._attn
+        whole = getattr(attn.q_proj.forward, "whole", None)
+        found = None if whole is None else whole(seen)
+        if found is not None:
+            return found
+        return torch.cat([one.forward(seen) for one in (attn.q_proj, attn.k_proj, attn.v_proj)], dim=-1)
+
+
+def _turns(embeddings: tuple[Tensor, Tensor], frame: frames.Frame) -> tuple[Tensor, Tensor]:
+    """Cosines and sines for all heads, the sines with the sign that the half they meet has when it is turned."""
+    if frame.turns is None:
+        cos, sin = embeddings
+        half = sin.shape[-1] // 2
+        signed = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
+        frame.turns = cos.unsqueeze(2), signed.unsqueeze(2)
+    return frame.turns

@@ -17,11 +17,12 @@ plain kernel. Llama's norms take three operations instead of eight, and its laye
 
 import contextlib
 import functools
+import itertools
 import pathlib
 import platform
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +37,8 @@ LIMIT = 4 << 30
 ROWS = 16
 #: Up to so many rows, plain weights are faster.
 FEW = 2
+#: Layers that read one input are one product.
+TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 _lock = threading.Lock()
 _inside: "weakref.WeakKeyDictionary[nn.Module, tuple[int, list[nn.Module]]]" = weakref.WeakKeyDictionary()
@@ -65,13 +68,27 @@ def _pack(network: nn.Module) -> list[nn.Module]:
         linear = []
     norms = [module for module in network.modules() if lean.fits_norm(module) and module.weight.device.type == "cpu"]
     whole = [module for module in network.modules() if lean.fits(module)]
-    for layer in linear:
-        layer.forward = _Packed(layer)
+    for together in _groups(network, linear):
+        product = _Product(together)
+        for place in range(len(together)):
+            together[place].forward = _Packed(together, place, product)
     for layer in norms:
         layer.forward = _Norm(layer)
     for layer in whole:
         layer.forward = lean.Lean(layer)
     return [*linear, *norms, *whole]
+
+
+def _groups(network: nn.Module, linear: Sequence[nn.Linear]) -> list[list[nn.Linear]]:
+    """The layers, those together that read one input."""
+    left, found = dict.fromkeys(linear), []
+    for parent, names in itertools.product(network.modules(), TOGETHER):
+        children = (getattr(parent, name, None) for name in names)
+        together = [child for child in children if isinstance(child, nn.Linear) and child in left]
+        if len(together) == len(names) and len({(one.in_features, one.bias is None) for one in together}) == 1:
+            found.append(together)
+            left = {layer: None for layer in left if layer not in together}
+    return [*found, *([layer] for layer in left)]
 
 
 def _gains(layer: nn.Linear) -> bool:
@@ -80,33 +97,59 @@ def _gains(layer: nn.Linear) -> bool:
     return plain and "forward" not in vars(layer) and torch.backends.mkldnn.is_available()
 
 
-class _Packed:
-    """The forward pass of one layer."""
+class _Product:
+    """What the layers of a group make of one input: computed when the first of them asks, dropped by the last."""
 
-    def __init__(self, layer: nn.Linear) -> None:
-        self._layer = layer
-        self._made_from = _version(layer.weight)
-        self._blocks: Tensor = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), ROWS)
-        self._parts = layer.weight.detach().unflatten(0, (_parts(layer.out_features), -1)) if _slow_alone() else None
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        self._layers, self._made_from = layers, [_versions(layer) for layer in layers]
+        weights = [layer.weight.detach() for layer in layers]
+        self._weight = torch.cat(weights) if len(layers) > 1 else weights[0]
+        self._bias = None if layers[0].bias is None else torch.cat([layer.bias.detach() for layer in layers])
+        self._blocks: Tensor = torch.ops.mkldnn._reorder_linear_weight(self._weight, ROWS)
+        self._parts = self._weight.unflatten(0, (_parts(len(self._weight)), -1)) if _slow_alone() else None
+        self._kept: tuple[Tensor, int, Tensor] | None = None
+
+    def serves(self, input: Tensor) -> bool:
+        """Whether the copies are still what the layers have, and gradients and types no matter."""
+        fresh = all(made == _versions(layer) for made, layer in zip(self._made_from, self._layers, strict=True))
+        return fresh and input.dtype == torch.float32 and not torch.is_grad_enabled()
+
+    def __call__(self, input: Tensor, *, keep: bool) -> Tensor:
+        kept, self._kept = self._kept, None
+        same = kept is not None and kept[0] is input and kept[1] == input._version
+        found = kept[2] if kept is not None and same else self._product(input)
+        if keep and not input.is_inference():  # such a tensor does not say when it is changed
+            self._kept = (input, input._version, found)
+        return found
+
+    def _product(self, input: Tensor) -> Tensor:
+        if input.numel() > FEW * input.shape[-1]:
+            return torch.ops.mkldnn._linear_pointwise(input, self._blocks, self._bias, "none", [], "")
+        if self._parts is None:
+            return F.linear(input, self._weight, self._bias)
+        columns = input.reshape(-1, input.shape[-1]).t()
+        found = torch.bmm(self._parts, columns.expand(len(self._parts), -1, -1)).flatten(0, 1).t().contiguous()
+        found = found.view(*input.shape[:-1], -1)
+        return found if self._bias is None else found + self._bias
+
+
+class _Packed:
+    """The forward pass of one layer: its part of the group's product."""
+
+    def __init__(self, together: Sequence[nn.Linear], place: int, product: _Product) -> None:
+        self._layer, self._product = together[place], product
+        self._first = sum(one.out_features for one in together[:place])
+        self._alone, self._last = len(together) == 1, place == len(together) - 1
 
     def __call__(self, input: Tensor) -> Tensor:  # the name that nn.Linear gives it
-        weight, bias = self._layer.weight, self._layer.bias
-        few = input.numel() <= FEW * input.shape[-1]
-        if few and self._parts is None:
-            return F.linear(input, weight, bias)
-        if self._made_from != _version(weight) or input.dtype != torch.float32 or torch.is_grad_enabled():
-            return F.linear(input, weight, bias)
-        if few:
-            return self._few(input)
-        return torch.ops.mkldnn._linear_pointwise(input, self._blocks, bias, "none", [], "")
+        if not self._product.serves(input):
+            return F.linear(input, self._layer.weight, self._layer.bias)
+        found = self._product(input, keep=not self._last)
+        return found if self._alone else found.narrow(-1, self._first, self._layer.out_features)
 
-    def _few(self, input: Tensor) -> Tensor:
-        parts, bias = self._parts, self._layer.bias
-        assert parts is not None
-        columns = input.reshape(-1, input.shape[-1]).t()
-        found = torch.bmm(parts, columns.expand(len(parts), -1, -1)).flatten(0, 1).t().contiguous()
-        found = found.view(*input.shape[:-1], -1)
-        return found if bias is None else found + bias
+    def whole(self, input: Tensor) -> Tensor | None:
+        """The product of the whole group, if there is one; for `lean`."""
+        return None if self._alone or not self._product.serves(input) else self._product(input, keep=False)
 
 
 class _Norm:
@@ -114,20 +157,20 @@ class _Norm:
 
     def __init__(self, layer: modeling_llama.LlamaRMSNorm) -> None:
         width = len(layer.weight)
-        self._layer, self._made_from = layer, _version(layer.weight)
+        self._layer, self._made_from = layer, _versions(layer)
         self._weight = layer.weight.detach() * width**0.5
         self._floor = torch.tensor((width * layer.variance_epsilon) ** 0.5)
 
     def __call__(self, hidden_states: Tensor) -> Tensor:
         layer = self._layer
-        if self._made_from != _version(layer.weight) or hidden_states.dtype != torch.float32 or torch.is_grad_enabled():
+        if self._made_from != _versions(layer) or hidden_states.dtype != torch.float32 or torch.is_grad_enabled():
             return type(layer).forward(layer, hidden_states)
         length = torch.linalg.vector_norm(hidden_states, dim=-1, keepdim=True)
         return torch.div(hidden_states, torch.hypot(length, self._floor)).mul_(self._weight)
 
 
-def _version(weight: Tensor) -> tuple[int, int]:
-    return weight.data_ptr(), weight._version
+def _versions(layer: nn.Module) -> list[tuple[int, int]]:
+    return [(one.data_ptr(), one._version) for one in layer._parameters.values() if one is not None]
 
 
 def _parts(rows: int) -> int:

@@ -8,9 +8,7 @@ from sonde.models import requests
 
 
 def draw(logits: Float[Tensor, " vocab"], sampling: requests.Sampling, generator: torch.Generator) -> int:
-    """One token. The generator moves on by one draw per token, so the n-th token depends on seed and logits only."""
-    if sampling.temperature == 0:
-        return int(logits.argmax())
+    """One token, at a temperature above 0. The n-th token depends on seed and logits only: one draw for each."""
     scores = logits.float() / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < scores.shape[-1]:
         kept = scores.topk(sampling.top_k)
