@@ -1,8 +1,8 @@
 """A Llama layer with fewer calls on the way: the same products and sums in the same order, bit for bit.
 
 At one token per forward pass a layer spends a tenth of its time between the products: module calls, and a rotary
-embedding of queries and keys that takes sixteen small operations. `Lean` is the layer's forward pass without them. It
-serves the engine, and steps back for the layer's own whenever anything but the stream before and after the layer is
+embedding of queries and keys that takes sixteen small operations (four do). `Lean` is the layer's forward pass without
+them. It serves the engine, and steps back for the layer's own whenever anything but the stream before and after the layer is
 hooked, or gradients are asked for.
 """
 

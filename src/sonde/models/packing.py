@@ -7,12 +7,13 @@ them into blocks, at every call. `packed` makes that copy once, for as long as a
         played = ...
 
 What comes out differs from the plain kernels in the last bits, so whoever wants equal bits stays inside or outside.
-Cost: the linear weights a second time in memory, and about half a second per gigabyte at the start. Only 32-bit floats
-on a CPU gain; everything else is left as it is. One or two rows read the plain weights: with MKL's own kernel on Intel's
-processors; on others, where that kernel reads on a single thread at a third of the memory's speed, in as many parts as there
-are threads. A weight that was changed inside the block, except through `.data`, is noticed, and its layer goes back to the
-plain kernel. Llama's norms take three operations instead of eight, and its layers are run with fewer calls on the way: see
-`lean`.
+Layers that read one input (queries, keys and values; the two halves of a gated MLP) are one product, of which each takes its
+part. Cost: the linear weights a second time in memory, those of such groups a third, and about a second per gigabyte at the
+start. Only 32-bit floats on a CPU gain; everything else is left as it is. One or two rows read plain weights: with MKL's own
+kernel on Intel's processors; on others, where that kernel reads on a single thread at a third of the memory's speed, in as
+many parts as there are threads. A weight that was changed inside the block, except through `.data`, is noticed, and its group
+goes back to the plain kernel. Llama's norms take three operations instead of eight, and its layers are run with fewer calls
+on the way: see `lean`.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ from transformers.models.llama import modeling_llama
 
 from sonde.models import lean
 
-#: Linear weights of more bytes than this are not copied.
+#: Linear weights of more bytes than this are not packed.
 LIMIT = 4 << 30
 #: Rows that the layout is made for.
 ROWS = 16

@@ -106,6 +106,81 @@ def test_a_norm_is_the_same_in_fewer_operations(shape, scale):
     assert norm.weight.grad is not None
 
 
+class Attention(nn.Module):
+    """Three layers that read one input, and one that reads what they make of it."""
+
+    def __init__(self, bias, odd=False):
+        super().__init__()
+        self.q_proj, self.k_proj = nn.Linear(48, 96, bias=bias), nn.Linear(48, 32, bias=bias != odd)
+        self.v_proj, self.o_proj = nn.Linear(48, 32, bias=bias), nn.Linear(160, 48)
+
+    def forward(self, *inputs):
+        return self.o_proj(torch.cat([one(x) for one, x in zip(self.projections, inputs, strict=True)], dim=-1))
+
+    @property
+    def projections(self):
+        return self.q_proj, self.k_proj, self.v_proj
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """The widths of the products that were computed."""
+    found, own = [], packing._Product._product
+    monkeypatch.setattr(
+        packing._Product, "_product", lambda self, given: found.append(len(self._weight)) or own(self, given)
+    )
+    return found
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 16, 70])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("slow_alone", [True, False])
+def test_layers_that_read_one_input_are_one_product(products, rows, bias, slow_alone, monkeypatch):
+    monkeypatch.setattr(packing, "_slow_alone", lambda: slow_alone)
+    network, batch = Attention(bias), torch.randn(rows, 1, 48)
+    with torch.no_grad():
+        plain = network(batch, batch, batch)
+        with packing.packed(network):
+            torch.testing.assert_close(network(batch, batch, batch), plain, atol=1e-5, rtol=1e-5)
+            assert products == [160, 48]
+            assert torch.equal(network.q_proj.forward.whole(batch)[..., 96:128], network.k_proj(batch))
+            assert network.o_proj.forward.whole(torch.randn(rows, 160)) is None
+
+
+def test_a_layer_with_a_bias_beside_one_without_is_on_its_own(products):
+    network, batch = Attention(bias=True, odd=True), torch.randn(5, 48)
+    with torch.no_grad(), packing.packed(network):
+        network(batch, batch, batch)
+        assert products == [96, 32, 32, 48]
+        assert network.q_proj.forward.whole(batch) is None
+
+
+@pytest.mark.parametrize("how", ["another tensor", "changed in place", "inference"])
+@pytest.mark.parametrize("rows", [2, 8])
+def test_a_product_is_never_taken_for_that_of_another_input(how, rows):
+    network, batch = Attention(bias=False), torch.randn(rows, 48)
+    with torch.inference_mode() if how == "inference" else torch.no_grad(), packing.packed(network):
+        batch = batch.clone()
+        first = network.q_proj(batch)
+        other = batch.mul_(2) if how != "another tensor" else batch * 2
+        torch.testing.assert_close(network.q_proj(other), 2 * first, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(network.k_proj(other), other @ network.k_proj.weight.T, atol=1e-5, rtol=1e-5)
+        other.zero_()
+        assert not network.v_proj(other).any()
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_a_changed_layer_takes_its_group_back_to_plain_kernels(rows):
+    network, batch = Attention(bias=True), torch.randn(rows, 48)
+    with torch.no_grad(), packing.packed(network):
+        network.k_proj.bias.add_(1)
+        network.v_proj.weight.mul_(2)
+        assert network.q_proj.forward.whole(batch) is None
+        found = network(batch, batch, batch)
+    with torch.no_grad():
+        torch.testing.assert_close(found, network(batch, batch, batch), atol=1e-5, rtol=1e-5)
+
+
 def test_gradients_flow_inside_the_block(network):
     with packing.packed(network):
         network(torch.randn(2, 48)).sum().backward()
