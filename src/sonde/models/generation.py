@@ -238,9 +238,10 @@ class Batch:
 
     def _take(self, logits: Tensor, rows: Sequence[Row]) -> None:
         """Chooses the next token of every row that is not finished."""
-        may_draw = self._without_ends(logits, rows)
+        early = [index for index, row in enumerate(rows) if len(row.generated) < row.request.sampling.min_new_tokens]
+        open_to = sampling.without(logits, early, self.end_index)
         greedy = any(row.request.sampling.temperature == 0 for row in rows)
-        likeliest = may_draw.argmax(dim=-1).tolist() if greedy else []  # of all rows at once
+        likeliest = open_to.argmax(dim=-1).tolist() if greedy else []  # of all rows at once
         chosen = []
         for index, row in enumerate(rows):
             asked, forced = row.request.sampling, row.request.forced
@@ -248,22 +249,13 @@ class Batch:
                 chosen.append(0)
                 continue
             # Drawn even if forced, so that what follows a replay is drawn as it would have been without one.
-            drawn = sampling.draw(may_draw[index], asked, row.generator) if asked.temperature else likeliest[index]
+            drawn = sampling.draw(open_to[index], asked, row.generator) if asked.temperature else likeliest[index]
             chosen.append(forced[len(row.generated)] if len(row.generated) < len(forced) else drawn)
         for row, token, logprob in zip(rows, chosen, sampling.logprobs_of(logits, chosen), strict=True):
             if row.finish_reason is None:
                 row.generated.append(token)
                 row.logprobs.append(logprob)
                 row.finish_reason = self._finish_reason(row)
-
-    def _without_ends(self, logits: Tensor, rows: Sequence[Row]) -> Tensor:
-        """The logits, without the tokens that end a text in rows that may not end yet."""
-        early = [index for index, row in enumerate(rows) if len(row.generated) < row.request.sampling.min_new_tokens]
-        if not early:
-            return logits
-        kept = logits.clone()
-        kept[torch.tensor(early, device=self.device)[:, None], self.end_index] = -torch.inf
-        return kept
 
     def _finish_reason(self, row: Row) -> str | None:
         if row.request.cancelled.is_set():

@@ -1,7 +1,9 @@
 """Drawing the next token: temperature, top-k, top-p, one seeded generator per episode."""
 
+from collections.abc import Sequence
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from sonde.models import requests
@@ -21,6 +23,17 @@ def draw(logits: Float[Tensor, " vocab"], sampling: requests.Sampling, generator
     cumulative = scores.softmax(dim=-1).double().cumsum(dim=-1)
     point = torch.rand(1, generator=generator, dtype=torch.float64).to(cumulative.device) * cumulative[-1]
     return int(torch.searchsorted(cumulative, point, right=True).clamp(max=len(cumulative) - 1))
+
+
+def without(
+    logits: Float[Tensor, "batch vocab"], rows: Sequence[int], tokens: Int[Tensor, " token"]
+) -> Float[Tensor, "batch vocab"]:
+    """The logits, with some tokens out of the question in some rows."""
+    if not rows:
+        return logits
+    kept = logits.clone()
+    kept[torch.tensor(rows, device=logits.device)[:, None], tokens] = -torch.inf
+    return kept
 
 
 def logprobs_of(logits: Float[Tensor, "batch vocab"], tokens: list[int]) -> list[float]:
