@@ -99,7 +99,7 @@ def _gains(layer: nn.Linear) -> bool:
 
 
 class _Product:
-    """What the layers of a group make of one input: computed when the first of them asks, dropped by the last."""
+    """What the layers of a group make of one input: computed when the first asks, kept for those behind it."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self._layers, self._made_from = layers, [_versions(layer) for layer in layers]
@@ -108,22 +108,24 @@ class _Product:
         self._bias = None if layers[0].bias is None else torch.cat([layer.bias.detach() for layer in layers])
         self._blocks: Tensor = torch.ops.mkldnn._reorder_linear_weight(self._weight, ROWS)
         self._parts = self._weight.unflatten(0, (_parts(len(self._weight)), -1)) if _slow_alone() else None
-        self._kept: tuple[Tensor, int, Tensor] | None = None
+        self._kept: tuple[Tensor, int, Tensor, int] | None = None
 
     def serves(self, input: Tensor) -> bool:
         """Whether the copies are still what the layers have, and gradients and types no matter."""
         fresh = all(made == _versions(layer) for made, layer in zip(self._made_from, self._layers, strict=True))
         return fresh and input.dtype == torch.float32 and not torch.is_grad_enabled()
 
-    def __call__(self, input: Tensor, *, keep: bool) -> Tensor:
+    def for_layer(self, place: int, input: Tensor) -> Tensor:
+        """The product for one of the layers, which may change its part: nobody is given the same part twice."""
         kept, self._kept = self._kept, None
-        same = kept is not None and kept[0] is input and kept[1] == input._version
-        found = kept[2] if kept is not None and same else self._product(input)
-        if keep and not input.is_inference():  # such a tensor does not say when it is changed
-            self._kept = (input, input._version, found)
+        same = kept is not None and kept[0] is input and kept[1] == input._version and kept[3] < place
+        found = kept[2] if kept is not None and same else self.whole(input)
+        if place < len(self._layers) - 1 and not input.is_inference():  # such a tensor does not say when it is changed
+            self._kept = (input, input._version, found, place)
         return found
 
-    def _product(self, input: Tensor) -> Tensor:
+    def whole(self, input: Tensor) -> Tensor:
+        """The product itself."""
         if input.numel() > FEW * input.shape[-1]:
             return torch.ops.mkldnn._linear_pointwise(input, self._blocks, self._bias, "none", [], "")
         if self._parts is None:
@@ -138,19 +140,19 @@ class _Packed:
     """The forward pass of one layer: its part of the group's product."""
 
     def __init__(self, together: Sequence[nn.Linear], place: int, product: _Product) -> None:
-        self._layer, self._product = together[place], product
+        self._layer, self._place, self._product = together[place], place, product
         self._first = sum(one.out_features for one in together[:place])
-        self._alone, self._last = len(together) == 1, place == len(together) - 1
+        self._alone = len(together) == 1
 
     def __call__(self, input: Tensor) -> Tensor:  # the name that nn.Linear gives it
         if not self._product.serves(input):
             return F.linear(input, self._layer.weight, self._layer.bias)
-        found = self._product(input, keep=not self._last)
+        found = self._product.for_layer(self._place, input)
         return found if self._alone else found.narrow(-1, self._first, self._layer.out_features)
 
     def whole(self, input: Tensor) -> Tensor | None:
         """The product of the whole group, if there is one; for `lean`."""
-        return None if self._alone or not self._product.serves(input) else self._product(input, keep=False)
+        return None if self._alone or not self._product.serves(input) else self._product.whole(input)
 
 
 class _Norm:

@@ -125,9 +125,9 @@ class Attention(nn.Module):
 @pytest.fixture
 def products(monkeypatch):
     """The widths of the products that were computed."""
-    found, own = [], packing._Product._product
+    found, own = [], packing._Product.whole
     monkeypatch.setattr(
-        packing._Product, "_product", lambda self, given: found.append(len(self._weight)) or own(self, given)
+        packing._Product, "whole", lambda self, given: found.append(len(self._weight)) or own(self, given)
     )
     return found
 
@@ -167,6 +167,15 @@ def test_a_product_is_never_taken_for_that_of_another_input(how, rows):
         torch.testing.assert_close(network.k_proj(other), other @ network.k_proj.weight.T, atol=1e-5, rtol=1e-5)
         other.zero_()
         assert not network.v_proj(other).any()
+
+
+def test_a_part_that_was_changed_in_place_is_not_given_again():
+    network, batch = Attention(bias=False), torch.randn(4, 48)
+    with torch.no_grad(), packing.packed(network):
+        for layer in network.projections:
+            plain = layer(batch).clone()
+            layer(batch).zero_()
+            assert torch.equal(layer(batch), plain)
 
 
 @pytest.mark.parametrize("rows", [1, 8])
