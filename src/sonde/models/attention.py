@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from sonde.models import wiring as model_wiring
 
 INNER = ("sdpa", "eager")
+#: From so many rows on, decoding on a CPU takes attention as two products.
+MANY_ROWS = 8
 _local = threading.local()
 
 
@@ -134,8 +136,19 @@ def _engine_kernel(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | Non
         )
         return out.transpose(1, 2)
     grouped = _grouped(query, key.shape[1])
-    out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=bias, scale=scaling)
+    if len(query) >= MANY_ROWS and query.device.type == "cpu" and query.dtype == torch.float32:
+        out = _two_products(grouped * scaling, key, value, bias)
+    else:
+        out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=bias, scale=scaling)
     return _ungrouped(out, query.shape[1]).transpose(1, 2)
+
+
+def _two_products(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
+    """The same for scaled queries, step by step: a few percent faster on a CPU where there are many rows."""
+    scores = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).mT)
+    if bias is not None:
+        scores.view(*query.shape[:3], -1).add_(bias)
+    return torch.bmm(torch.softmax(scores, dim=-1), value.flatten(0, 1)).view_as(query)
 
 
 def _own_kernel(inner: str, module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:

@@ -43,12 +43,10 @@ class Lean:
     def __call__(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The layer's output; its own forward pass where this one cannot serve."""
         wiring = attention.current()
-        engine = wiring is not None and wiring.frame is not None and wiring.frame.owns_mask
-        if args or not engine or torch.is_grad_enabled() or any(self._hooks):
+        frame = None if wiring is None else wiring.frame
+        if args or frame is None or not frame.owns_mask or torch.is_grad_enabled() or any(self._hooks):
             return type(self._layer).forward(self._layer, hidden_states, *args, **kwargs)
-        assert wiring is not None
-        assert wiring.frame is not None
-        mid = hidden_states + self._attend(self._attn_norm.forward(hidden_states), wiring.frame, **kwargs)
+        mid = hidden_states + self._attend(self._attn_norm.forward(hidden_states), frame, **kwargs)
         seen, mlp = self._mlp_norm.forward(mid), self._mlp
         return mid + mlp.down_proj.forward(mlp.act_fn.forward(mlp.gate_proj.forward(seen)) * mlp.up_proj.forward(seen))
 

@@ -8,8 +8,8 @@ them into blocks, at every call. `packed` makes that copy once, for as long as a
 
 What comes out differs from the plain kernels in the last bits, so whoever wants equal bits stays inside or outside.
 Layers that read one input (queries, keys and values; the two halves of a gated MLP) are one product, of which each takes its
-part. Cost: the linear weights a second time in memory, those of such groups a third, and about a second per gigabyte at the
-start. Only 32-bit floats on a CPU gain; everything else is left as it is. One or two rows read plain weights: with MKL's own
+part. Cost: the linear weights a second time in memory, those of such groups a third, and one to two seconds per gigabyte at
+the start. Only 32-bit floats on a CPU gain; everything else is left as it is. One or two rows read plain weights: with MKL's own
 kernel on Intel's processors; on others, where that kernel reads on a single thread at a third of the memory's speed, in as
 many parts as there are threads. A weight that was changed inside the block, except through `.data`, is noticed, and its group
 goes back to the plain kernel. Llama's norms take three operations instead of eight, and its layers are run with fewer calls
@@ -88,7 +88,8 @@ def _groups(network: nn.Module, linear: Sequence[nn.Linear]) -> list[list[nn.Lin
         together = [child for child in children if isinstance(child, nn.Linear) and child in left]
         if len(together) == len(names) and len({(one.in_features, one.bias is None) for one in together}) == 1:
             found.append(together)
-            left = {layer: None for layer in left if layer not in together}
+            for layer in together:
+                del left[layer]
     return [*found, *([layer] for layer in left)]
 
 

@@ -20,11 +20,15 @@ def explicit(query, key, value, allowed):
 
 
 @pytest.mark.parametrize("heads", [(9, 3), (4, 4), (6, 1)])
-@pytest.mark.parametrize("slots", [[[40]], [[40], [40]], [[40], [7], [23]]], ids=["one", "two", "lengths"])
+@pytest.mark.parametrize(
+    "slots",
+    [[[40]], [[40], [40]], [[40], [7], [23]], [[40]] * 8, [[40], *([slot] for slot in range(-1, 8))]],
+    ids=["one", "two", "lengths", "many", "many lengths"],
+)
 def test_one_query_per_row_whoever_shares_keys(heads, slots):
     of_query, of_key = heads
     query = torch.randn(len(slots), of_query, 1, 16)
-    key, value = torch.randn(2, len(slots), of_key, 41, 16)
+    key, value = torch.randn(2, len(slots), of_key, 60, 16)[..., :41, :]  # the first slots of a larger store
     frame = frame_of(slots, 41)
     found = attention._engine_kernel(query, key, value, frame.bias(None, query.dtype), 0.3)
     torch.testing.assert_close(found, explicit(query, key, value, frame.allowed(None)), atol=1e-5, rtol=1e-5)
