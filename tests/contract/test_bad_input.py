@@ -150,6 +150,12 @@ def test_impossible_prompts_are_refused(gpt2):
         gpt2.submit([requests.Request(tokens=(1, 2, 3), positions=(0, 1))])
 
 
+@pytest.mark.parametrize("tokens", [[[1, 2], [3]], [10**6], [-1, 2]], ids=str)
+def test_token_ids_that_are_none_are_refused(gpt2, tokens):
+    with pytest.raises(errors.RequestError, match="token ids"):
+        gpt2.run_with_cache(tokens)
+
+
 def test_what_does_not_fit_the_context_is_refused(gpt2):
     with pytest.raises(errors.ContextError, match=r"2049 tokens do not fit the context of 2048"):
         gpt2.run_with_cache([1] * 2049)

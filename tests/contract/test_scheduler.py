@@ -171,10 +171,13 @@ def test_closing_ends_what_runs_at_its_next_token_and_cancels_what_waits(kit):
         model.submit([waiting])
 
 
-def test_a_closed_model_can_be_closed_again_and_an_unused_one_too():
+def test_a_closed_model_can_be_closed_again_and_says_so_to_whoever_asks_it():
     model = loading.load("tiny-gpt2")
     model.close()
     model.close()
+    for ask in (model.generate, model.run_with_cache, model.run_with_hooks):
+        with pytest.raises(errors.ModelError, match="closed: load it again"):
+            ask("hello")
 
 
 def test_a_cancelled_future_never_runs(kit):

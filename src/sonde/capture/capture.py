@@ -29,7 +29,7 @@ from sonde.capture import records as capture_records
 from sonde.capture import selection
 from sonde.capture import trajectory as capture_trajectory
 from sonde.core import errors, sites
-from sonde.models import adapters, requests, riders
+from sonde.models import adapters, loading, requests, riders
 
 _epochs = itertools.count()
 
@@ -43,7 +43,7 @@ class ActivationCapture:
         hook_filter: sites.SiteFilter = None,
         *,
         positions: selection.Positions = "all",
-        dtype: torch.dtype | None = None,
+        dtype: str | torch.dtype | None = None,
         device: str | torch.device = "cpu",
         folder: str | Path | None = None,
     ) -> None:
@@ -56,7 +56,7 @@ class ActivationCapture:
             positions: Which positions to keep in each step: `all`, `prompt`, `last_prompt`, `generated`, `last`, or
                 numbers (negative ones count back from the end of the prompt; below -1 they cost encoding every prompt
                 as a whole).
-            dtype: Type to keep; the model's own if left out.
+            dtype: Type to keep, such as "float16"; the model's own if left out.
             device: Where to keep it.
             folder: Write each step to an episode folder when it ends, instead of holding it in memory.
         """
@@ -64,7 +64,8 @@ class ActivationCapture:
         self.sites = () if hook_filter == [] else tuple(sites.select(hook_filter, self.model.site_names))
         selection.check(positions)
         self.positions: selection.Positions = positions
-        self.dtype, self.device = dtype, torch.device(device)
+        self.dtype = None if dtype is None else loading.dtype_of(dtype)
+        self.device = loading.device_of(device)
         self.reward: float | None = None
         self.summary: dict[str, Any] = {}
         self.metadata: dict[str, Any] = {"model": self.model.cfg.model_name, "sites": list(self.sites)}

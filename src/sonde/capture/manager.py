@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from sonde.core import interventions
+from sonde.core import errors, interventions
 from sonde.models import adapters, riders
 from sonde.models import model as models_model
 from sonde.models import wiring as model_wiring
@@ -143,11 +143,19 @@ class InterventionManager:
         """
         return [{"description": one.description, "intervention": one.spec.to_json()} for one in self.added]
 
-    def add_json(self, data: Iterable[Mapping[str, Any]]) -> Self:
-        """Adds what `to_json` wrote, of this manager or another."""
-        for entry in data:
-            spec = interventions.from_json(entry["intervention"])
-            self.add_intervention(hook_fn=spec, description=entry["description"])
+    def add_json(self, data: Any) -> Self:
+        """Adds what `to_json` wrote, of this manager or another.
+
+        Raises:
+            InterventionError: It is something else; then nothing is added.
+        """
+        entries = list(data) if isinstance(data, Iterable) and not isinstance(data, Mapping) else [data]
+        if not all(isinstance(entry, Mapping) and "intervention" in entry for entry in entries):
+            raise errors.InterventionError(
+                f"expected a list of objects with 'intervention' and 'description', as to_json writes, got {data!r:.80}"
+            )
+        for spec, entry in [(interventions.from_json(entry["intervention"]), entry) for entry in entries]:
+            self.add_intervention(hook_fn=spec, description=entry.get("description", ""))
         return self
 
 

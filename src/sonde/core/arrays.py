@@ -21,6 +21,8 @@ def frozen(value: Any) -> "np.ndarray":
     if array.dtype.kind not in "fiu":
         raise errors.InterventionError(f"expected an array of numbers, got dtype {array.dtype}")
     array = array if array.dtype.kind == "f" else array.astype(np.float32)
+    if np.isnan(array).any():
+        raise errors.InterventionError(f"{np.isnan(array).sum()} of {array.size} numbers are NaN")
     array.setflags(write=False)
     return array
 

@@ -27,6 +27,7 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, get_args
@@ -83,7 +84,7 @@ class Intervention:
             elif field.name in self.arrays:
                 value = arrays_of.frozen(value)
             elif field.type is float:  # of any library: digests and files want plain ones
-                value = float(value)
+                value = _finite(value, field.name)
             object.__setattr__(self, field.name, value)
         for name, allowed in (("phase", get_args(Phase)), ("scope", get_args(Scope)), ("after", get_args(After))):
             if getattr(self, name) not in allowed:
@@ -338,16 +339,27 @@ KINDS: Mapping[str, type[Intervention]] = {
 }
 
 
-def from_json(data: Mapping[str, Any]) -> Intervention:
-    """Reads what `Intervention.to_json` wrote."""
+def from_json(data: Any) -> Intervention:
+    """Reads what `Intervention.to_json` wrote.
+
+    Raises:
+        InterventionError: It is something else.
+    """
+    if not isinstance(data, Mapping):
+        raise errors.InterventionError(f"expected an intervention as a JSON object, got {data!r:.80}")
     fields = dict(data)
-    kind = KINDS.get(fields.pop("kind", ""))
+    kind = KINDS.get(str(fields.pop("kind", None)))
     if kind is None:
         raise errors.InterventionError(f"unknown intervention kind {data.get('kind')!r}; known: {sorted(KINDS)}")
-    for name in kind.arrays:
-        if name in fields:
-            fields[name] = arrays_of.from_json(fields[name])
-    return kind(**{name: _tuples(value) for name, value in fields.items()})
+    try:
+        for name in kind.arrays:
+            if name in fields:
+                fields[name] = arrays_of.from_json(fields[name])
+        return kind(**{name: _tuples(value) for name, value in fields.items()})
+    except (LookupError, TypeError, ValueError) as error:
+        if isinstance(error, errors.SondeError):
+            raise
+        raise errors.InterventionError(f"this is not what {kind.__name__}.to_json writes: {error}") from error
 
 
 def _tuples(value: Any) -> Any:
@@ -369,6 +381,13 @@ def selected(spec: Intervention, *, prompt_length: int, new_start: int, length: 
         return spans.clip((spans.Span(0, length),), low, min(high, length))
     absolute = (p if p >= 0 else prompt_length + p for p in spec.positions)
     return spans.clip(spans.of_positions(p for p in absolute if p >= 0), low, min(high, length))
+
+
+def _finite(value: Any, what: str) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise errors.InterventionError(f"{what} must be a finite number, got {number}")
+    return number
 
 
 def _integers(values: Iterable[Any] | int, what: str) -> tuple[int, ...]:

@@ -106,10 +106,10 @@ def normalise(messages: Messages, system_prompt: str | None = None) -> list[dict
     Raises:
         RequestError: No messages, or one without a role.
     """
-    plain = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    plain = [{"role": "system", "content": _text(system_prompt)}] if system_prompt else []
     for message in messages:
-        if "role" not in message:
-            raise errors.RequestError(f"a message needs a role, got {dict(message)!r}")
+        if not isinstance(message, Mapping) or "role" not in message:
+            raise errors.RequestError(f"a message needs a role and content, got {message!r:.80}")
         plain.append({**message, "content": _text(message.get("content"))})
     if not plain:
         raise errors.RequestError("a request needs at least one message")
@@ -275,9 +275,11 @@ def _text(content: Any) -> str:
     if content is None:
         return ""
     if isinstance(content, str):
-        return content
+        return content.encode(
+            errors="replace"
+        ).decode()  # halves of surrogate pairs, which no tokenizer takes, become ?
     if isinstance(content, Sequence):
-        return "".join(_part(part) for part in content)
+        return _text("".join(_part(part) for part in content))
     raise errors.RequestError(f"a message's content must be text, got {type(content).__name__}")
 
 

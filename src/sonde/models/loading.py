@@ -1,5 +1,6 @@
 """`sonde.load`: from a name, a folder or a GGUF file to a Model that has proved its Sites."""
 
+import difflib
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,10 @@ def load(
         ModelError: The checkpoint cannot be read.
         FamilyError: The architecture is unknown, or its row does not fit.
     """
-    name, kind = str(name_or_path), _dtype(dtype)
+    name, kind, place = str(name_or_path), dtype_of(dtype), device_of(device)
     try:
         hf, tokenizer = _network(name, kind)
-        hf = hf.to(device=device, dtype=kind)
+        hf = hf.to(device=place, dtype=kind)
     except (OSError, ValueError, RuntimeError, LookupError, TypeError, safetensors.SafetensorError) as error:
         if isinstance(error, errors.SondeError):
             raise
@@ -52,6 +53,9 @@ def _network(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
         return tiny.make(name)
     if name in zoo.WHEELS:
         path = zoo.local_folder(name)
+    near = difflib.get_close_matches(name.lower(), zoo.names(), n=1, cutoff=0.8)
+    if near and "/" not in name and not path.exists():  # the hub would be asked for half a minute
+        raise errors.ZooError(f"no model {name!r}; did you mean {near[0]!r}?")
     with zoo.quiet():
         if path.is_file():
             if path.suffix != ".gguf":
@@ -66,11 +70,21 @@ def _network(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
     return hf, tokenizer
 
 
-def _dtype(dtype: str | torch.dtype) -> torch.dtype:
+def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
+    """A floating point type by name or as it is."""
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise errors.ModelError(f"dtype must be a floating point type such as 'float32' or 'bfloat16', got {dtype!r}")
     return found
+
+
+def device_of(device: str | torch.device) -> torch.device:
+    """A device that can be used here."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError) as error:
+        first = str(error).splitlines()[0]
+        raise errors.ModelError(f"device {device!r} cannot be used here, 'cpu' always can: {first}") from error
 
 
 def _explained(name: str, error: Exception) -> errors.ModelError:

@@ -24,7 +24,7 @@ from sonde.models import checking, families, gate, generation, kv, layer_order, 
 from sonde.models import config as model_config
 from sonde.models import wiring as model_wiring
 
-Tokens = str | Sequence[str] | Sequence[int] | Tensor
+Tokens = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | Tensor
 FwdHook = tuple[str | Callable[[str], bool], Any] | interventions.Intervention
 
 
@@ -117,12 +117,20 @@ class Model:
                     "or run them one at a time"
                 )
             text = torch.tensor(rows)
-        tokens = torch.as_tensor(text, dtype=torch.long, device=self.device)
+        try:
+            tokens = torch.as_tensor(text, dtype=torch.long, device=self.device)
+        except (TypeError, ValueError) as error:
+            raise errors.RequestError(
+                f"expected a text, or token ids in rows of equal length, got {text!r:.80}"
+            ) from error
         tokens = tokens[None] if tokens.ndim == 1 else tokens
         if tokens.numel() == 0:
             raise errors.RequestError("the prompt is empty: give at least one token (a BOS token will do)")
         if tokens.shape[1] > self.cfg.n_ctx:
             raise errors.ContextError(f"{tokens.shape[1]} tokens do not fit the context of {self.cfg.n_ctx}")
+        least, most = int(tokens.min()), int(tokens.max())
+        if least < 0 or most >= self.cfg.d_vocab:
+            raise errors.RequestError(f"token ids must be 0 to {self.cfg.d_vocab - 1}, got {least} to {most}")
         return tokens
 
     def run_with_cache(
@@ -160,16 +168,16 @@ class Model:
             return self._forward(tokens, attention_mask, specs)
 
     def _forward(self, tokens: Tokens, mask: Tensor | None, specs: Sequence[interventions.Intervention]) -> Tensor:
+        self._scheduler.check_open()
         ids = self.to_tokens(tokens)
         for spec in specs:
+            model_wiring.check(spec, self.parts)
             beyond = [p for p in spec.positions or () if p >= ids.shape[1] or p < -ids.shape[1]]
             if beyond:
                 raise errors.InterventionError(
                     f"position {beyond[0]} is out of range: the input has {ids.shape[1]} tokens"
                 )
         order = next((spec for spec in specs if isinstance(spec, interventions.LayerOrder)), None)
-        if order is not None:
-            model_wiring.check(order, self.parts)
         extra: dict[str, Tensor] = {}
         if mask is not None:
             # Learned positions do not follow the mask by themselves: with left padding every token would be off.
@@ -198,7 +206,7 @@ class Model:
 
     def generate(
         self,
-        prompts: Tokens | Sequence[Sequence[int]],
+        prompts: Tokens,
         *,
         interventions: Sequence[interventions.Intervention] = (),
         **sampling: Any,

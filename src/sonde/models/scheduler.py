@@ -48,8 +48,7 @@ class Scheduler:
         answers: list[futures.Future[requests.Outcome]] = [futures.Future() for _ in batch]
         workers.release()
         with self._arrived:
-            if self._closed:
-                raise errors.ModelError("the model is closed: load it again")
+            self.check_open()
             self._pending += [_Waiting(item, answer, limit) for item, answer in zip(batch, answers, strict=True)]
             self._arrived.notify_all()
             if self._executor is None:
@@ -57,6 +56,11 @@ class Scheduler:
             self._executor.submit(self._drain)
             self._executor.submit(workers.release)  # apart, so that an idle engine holds on to nothing meanwhile
         return answers
+
+    def check_open(self) -> None:
+        """Refuses to go on after `close`."""
+        if self._closed:
+            raise errors.ModelError("the model is closed: load it again")
 
     def close(self) -> None:
         """Takes no more requests; cancels what waits and lets what runs end at its next token."""

@@ -228,6 +228,8 @@ def check(spec: interventions.Intervention, parts: Parts) -> None:
         SiteError: The model has no such Site.
         InterventionError: Heads, positions or shapes do not fit.
     """
+    if not isinstance(spec, interventions.Intervention):
+        raise errors.InterventionError(f"expected an intervention, such as sonde.Zero(site=…), got {spec!r:.80}")
     if isinstance(spec, interventions.LayerOrder):
         _check_order(spec, parts)
         return

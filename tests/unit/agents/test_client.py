@@ -92,6 +92,12 @@ async def test_seeds_reproduce_and_every_step_has_its_own(model, kit):
     assert same.token_ids == first[0].token_ids
 
 
+async def test_half_a_character_becomes_a_question_mark(model):
+    client = sonde.HookedTransformerLLMClient(model, max_new_tokens=2)
+    torn, whole = [await client(ask(text, system_prompt=text)) for text in ("\ud800 hi", "? hi")]
+    assert torn.prompt_token_ids == whole.prompt_token_ids
+
+
 async def test_impossible_requests_are_refused_with_advice(model):
     client = sonde.HookedTransformerLLMClient(model)
     with pytest.raises(errors.RequestError, match="at least one message"):

@@ -106,7 +106,7 @@ async def test_an_episode_played_twice_in_one_capture_gives_the_same_twice(model
 
 async def test_values_are_kept_in_the_type_and_on_the_device_asked_for(model, kit):
     with (
-        sonde.ActivationCapture(model, RESID, dtype=torch.float16) as half,
+        sonde.ActivationCapture(model, RESID, dtype="float16") as half,
         sonde.ActivationCapture(model, RESID) as own,
     ):
         client = sonde.HookedTransformerLLMClient(model, max_new_tokens=4)
@@ -124,3 +124,11 @@ async def test_values_are_kept_in_the_type_and_on_the_device_asked_for(model, ki
         model.generate("abc", max_new_tokens=1)
         elsewhere.end_step()
     assert elsewhere.get_trajectory().get_activation(0, RESID).device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"), [({"dtype": "int7"}, "floating point"), ({"device": "qpu"}, "cannot be")]
+)
+def test_a_type_or_device_that_is_none_is_refused_before_anything_runs(model, wrong, message):
+    with pytest.raises(sonde.SondeError, match=message):
+        sonde.ActivationCapture(model, RESID, **wrong)

@@ -138,6 +138,17 @@ def test_a_manager_goes_through_json_and_back(model):
     assert [spec.digest for spec in read] == [one.spec.digest for one in manager.added]
 
 
+@pytest.mark.parametrize("data", ["x", {"a": 1}, [{"kind": "Zero"}], [None]], ids=str)
+def test_what_no_manager_wrote_is_refused_and_nothing_is_added(model, data):
+    manager = sonde.InterventionManager(model)
+    good = {"description": "", "intervention": interventions.Zero(site="blocks.0.hook_resid_post").to_json()}
+    with pytest.raises(sonde.SondeError, match="as to_json writes"):
+        manager.add_json(data)
+    with pytest.raises(sonde.SondeError, match="unknown intervention kind"):
+        manager.add_json([good, {"intervention": {"kind": "Explode"}}])
+    assert not manager.added
+
+
 def test_what_does_not_fit_is_refused_when_it_is_added(model):
     manager = sonde.InterventionManager(model)
     with pytest.raises(errors.SiteError, match="layers 0 to 5"):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -153,3 +154,34 @@ def test_a_description_is_one_line_without_the_numbers_of_arrays():
 def test_selected_reads_positions_phase_and_scope(fields, expected):
     found = I.selected(I.Zero(**fields), prompt_length=8, new_start=5, length=12)
     assert [p for span in found for p in span] == list(expected)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "Zero",
+        None,
+        {},
+        {"kind": ["Zero"]},
+        {"kind": "Zero", "sight": "blocks.0.hook_resid_post"},
+        {"kind": "Steer"},
+        {"kind": "Steer", "direction": [1, 2]},
+        {"kind": "Steer", "direction": {"dtype": "float32", "shape": [3], "base64": "AAAA"}},
+        {"kind": "Steer", "direction": {"dtype": "object", "shape": [1], "base64": "AAAAAAAAAAA="}},
+        {"kind": "Scale", "factor": "much"},
+    ],
+    ids=str,
+)
+def test_what_is_no_intervention_is_refused_by_name(data):
+    with pytest.raises(errors.InterventionError):
+        I.from_json(data)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_none_are_refused(number):
+    with pytest.raises(errors.InterventionError, match="strength must be a finite number"):
+        I.Steer(direction=[1.0], strength=number)
+    with pytest.raises(errors.InterventionError, match="factor must be a finite number"):
+        I.Scale(factor=number)
+    with pytest.raises(errors.InterventionError, match="1 of 2 numbers are NaN"):
+        I.Steer(direction=[1.0, math.nan])

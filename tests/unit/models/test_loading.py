@@ -55,6 +55,19 @@ def test_an_unknown_name_is_answered_with_the_nearest_one():
         loading.load("tiny-lama")
 
 
+@pytest.mark.parametrize("device", ["cuda:77", "qpu"])
+def test_a_device_that_is_not_there_is_told_before_anything_is_loaded(device):
+    with pytest.raises(errors.ModelError, match="cannot be used here, 'cpu' always can"):
+        loading.load("no-such-model", device=device)
+
+
+@pytest.mark.parametrize("name", ["tiny-gtp2", "SmolLM2-135M-Instruct", "smollm2-135m-instuct"])
+def test_a_misspelt_zoo_name_is_answered_without_asking_the_hub(name, monkeypatch):
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("asked"))
+    with pytest.raises(errors.ZooError, match="did you mean"):
+        loading.load(name)
+
+
 def test_an_unreadable_checkpoint_says_so(tmp_path):
     network, tokenizer = tiny.make("tiny-gpt2")
     network.save_pretrained(tmp_path)
