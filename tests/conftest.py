@@ -8,6 +8,7 @@ studies there, whose code the fast tests run under the checks.
 
 import os
 import random
+import signal
 import sys
 import types
 import typing
@@ -25,6 +26,8 @@ import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # read by torch when, and only when, a test imports it
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs have it, and all they start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 

@@ -43,10 +43,10 @@ class Direction:
     def __post_init__(self) -> None:
         """Checks the Site and the numbers, and keeps a copy."""
         sites.Site.parse(self.site)
-        vector = arrays.frozen(np.asarray(self.vector, dtype=np.float32))
+        vector = np.asarray(self.vector, dtype=np.float32)
         if not np.isfinite(vector).all():
             raise errors.InterventionError(f"a direction at {self.site} with numbers that are not finite")
-        object.__setattr__(self, "vector", vector)
+        object.__setattr__(self, "vector", arrays.frozen(vector))
 
     @property
     def norm(self) -> float:
