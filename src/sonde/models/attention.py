@@ -129,7 +129,10 @@ def attend(
 
 
 def _engine_kernel(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scaling: float) -> Tensor:
-    """Torch's kernel. For one query per row, heads that share keys are its queries: the keys are read once for them."""
+    """Torch's kernel. For one query per row, heads that share keys are its queries: the keys are read once for them.
+
+    Many such rows on a CPU are two products instead.
+    """
     if query.shape[2] > 1:
         out = F.scaled_dot_product_attention(
             query, key, value, attn_mask=bias, is_causal=bias is None, scale=scaling, enable_gqa=True

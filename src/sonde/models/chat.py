@@ -275,9 +275,8 @@ def _text(content: Any) -> str:
     if content is None:
         return ""
     if isinstance(content, str):
-        return content.encode(
-            errors="replace"
-        ).decode()  # halves of surrogate pairs, which no tokenizer takes, become ?
+        # Halves of surrogate pairs, which no tokenizer takes, become question marks.
+        return content.encode(errors="replace").decode()
     if isinstance(content, Sequence):
         return _text("".join(_part(part) for part in content))
     raise errors.RequestError(f"a message's content must be text, got {type(content).__name__}")
