@@ -18,6 +18,8 @@ def commands(group: Any, prefix: str = "sonde") -> dict[str, Any]:
     """All visible commands and groups below a group, by what the user types."""
     found = {}
     for name, command in getattr(group, "commands", {}).items():
+        if isinstance(command, main.Verb):
+            command = command.load()
         if command.hidden:
             continue
         found[f"{prefix} {name}"] = command
@@ -35,7 +37,7 @@ def test_the_installed_command_shows_its_help():
     assert "Usage" in done.stdout
 
 
-def test_help_loads_no_torch():
+def test_help_loads_no_torch_and_no_verb():
     code = """
 import sys
 from sonde._cli import main
@@ -43,10 +45,16 @@ try:
     main.app(["--help"])
 except SystemExit as stop:
     assert not stop.code, stop.code
-assert "torch" not in sys.modules and "transformers" not in sys.modules
+loaded = {"torch", "transformers", *(f"sonde._cli.{verb}" for verb in main.VERBS)} & set(sys.modules)
+assert not loaded, loaded
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("verb", main.VERBS)
+def test_the_list_of_verbs_shows_what_the_verb_says_of_itself(verb):
+    assert COMMANDS[f"sonde {verb}"].help.split("\n\n")[0] == main.VERBS[verb]
 
 
 def test_there_are_commands():

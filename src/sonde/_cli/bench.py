@@ -10,12 +10,9 @@ from sonde._cli import bench_board, bench_run, bench_train
 EXAMPLES = "Examples: sonde bench cases · sonde bench cases --group core · sonde bench cases 3 · sonde bench cases ioi --out case.svg"
 FOLDER = Path("results") / "cases"
 
-app = typer.Typer(help="Models whose circuit is known, and methods measured against them.", no_args_is_help=True)
-
-
-@app.callback()
-def bench() -> None:
-    """Models whose circuit is known, and methods measured against them."""
+app = typer.Typer(
+    name="bench", help="Models whose circuit is known, and methods measured against them.", no_args_is_help=True
+)
 
 
 @app.command(epilog=EXAMPLES)

@@ -16,7 +16,12 @@ EXAMPLES = (
 MODEL = "smollm2-135m-instruct"
 VIEWS = ("split", "merged")
 
-app = typer.Typer(help="Find the edges of a model that carry a behaviour.", epilog=EXAMPLES, no_args_is_help=True)
+app = typer.Typer(
+    name="circuits",
+    help="Find the edges of a model that carry a behaviour.",
+    epilog=EXAMPLES,
+    no_args_is_help=True,
+)
 
 ModelName = Annotated[str, typer.Option("--model", "-m", help="A zoo name, a folder, a GGUF file or a hub id.")]
 Task = Annotated[str, typer.Option(help="A task (see sonde circuits tasks), or a .jsonl file of pairs.")]

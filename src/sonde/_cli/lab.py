@@ -19,6 +19,7 @@ SPECS = (
     "with @at=0 or @at=1-63). Join with ' + '."
 )
 app = typer.Typer(
+    name="lab",
     help="Corrupt a model and see what changes: layers skipped, swapped, repeated; activations zeroed or patched.",
     no_args_is_help=True,
     epilog=EXAMPLES,

@@ -1,23 +1,56 @@
 """What happens when somebody types `sonde`?
 
-The verbs are put together and Sonde's own errors become one red line. Costs the import of typer only: a verb
-imports what it needs when it runs, so that `sonde --help` stays quick.
+The verbs are listed and Sonde's own errors become one red line. Costs the import of typer only: a verb's file is
+imported when that verb is asked for, and what the verb needs when it runs, so that `sonde --help` stays quick.
 
 Exit codes: 0 done, 1 it failed, 2 it was asked for wrongly. SONDE_DEBUG=1 shows tracebacks.
 """
 
+import importlib
 import os
 from typing import Annotated, Any
 
 import typer
 import typer.core
+import typer.main
 
-from sonde._cli import bench, circuits, lab, play, programs, runs, study, trace
 from sonde.core import errors
+
+# What the list of verbs shows: the first line of each verb's own help, without importing its file.
+VERBS = {
+    "play": "Play many episodes with a model, and record what happens inside.",
+    "study": "Whole experiments: play, measure, test, and write a report.",
+    "programs": "Does a model track variables? Ask it what small programs compute.",
+    "trace": "Trace values through a model. `sonde trace OPTIONS` is short for `sonde trace programs OPTIONS`.",
+    "bench": "Models whose circuit is known, and methods measured against them.",
+    "circuits": "Find the edges of a model that carry a behaviour.",
+    "lab": "Corrupt a model and see what changes: layers skipped, swapped, repeated; activations zeroed or patched.",
+    "runs": "List, inspect, check, export and delete recorded runs.",
+}
+
+
+class Verb(typer.core.TyperCommand):
+    """A verb in the list; everything but its line is loaded when it is asked for."""
+
+    def load(self) -> Any:
+        """The verb itself, from the file that has its name: one command, or a group of them."""
+        assert self.name is not None
+        alone = typer.Typer(callback=lambda: None, add_completion=False)
+        alone.add_typer(importlib.import_module(f"sonde._cli.{self.name}").app)
+        return typer.main.get_group(alone).commands[self.name]
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The context of the verb itself, in which it then runs."""
+        return self.load().make_context(info_name, args, parent=parent, **extra)
 
 
 class _Group(typer.core.TyperGroup):
-    """A group of commands that says Sonde's errors in one line."""
+    """The verbs; Sonde's errors are said in one line."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, line in VERBS.items():
+            self.add_command(Verb(name, help=line))
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command that was asked for."""
@@ -43,14 +76,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(epilog=play.EXAMPLES)(play.play)
-app.add_typer(study.app, name="study")
-app.add_typer(programs.app, name="programs")
-app.add_typer(trace.app, name="trace")
-app.add_typer(bench.app, name="bench")
-app.add_typer(circuits.app, name="circuits")
-app.add_typer(lab.app, name="lab")
-app.add_typer(runs.app, name="runs")
 
 
 def _show_version(asked: bool) -> bool:

@@ -14,8 +14,10 @@ EXAMPLES = (
     "Examples: sonde play 20q --episodes 50 · sonde play 20q:0:10 --inspect · "
     "sonde play code --capture 'blocks.*.hook_resid_post' --positions last_prompt · sonde play --resume RUN"
 )
+app = typer.Typer()
 
 
+@app.command(epilog=EXAMPLES)
 def play(
     environment: Annotated[
         str | None,

@@ -13,7 +13,10 @@ EXAMPLES = (
     "sonde programs seeds -m smollm2-135m-instruct"
 )
 app = typer.Typer(
-    help="Does a model track variables? Ask it what small programs compute.", no_args_is_help=True, epilog=EXAMPLES
+    name="programs",
+    help="Does a model track variables? Ask it what small programs compute.",
+    no_args_is_help=True,
+    epilog=EXAMPLES,
 )
 Models = Annotated[
     list[str] | None,

@@ -13,7 +13,7 @@ import typer
 
 from sonde.core import errors
 
-app = typer.Typer(help="List, inspect, check, export and delete recorded runs.", no_args_is_help=True)
+app = typer.Typer(name="runs", help="List, inspect, check, export and delete recorded runs.", no_args_is_help=True)
 
 RunsDir = Annotated[
     Path | None,

@@ -13,7 +13,10 @@ EXAMPLES = (
     "sonde study compare 20q --model smollm2-135m-instruct --model ./my-model"
 )
 app = typer.Typer(
-    help="Whole experiments: play, measure, test, and write a report.", no_args_is_help=True, epilog=EXAMPLES
+    name="study",
+    help="Whole experiments: play, measure, test, and write a report.",
+    no_args_is_help=True,
+    epilog=EXAMPLES,
 )
 app.command("critical-steps", epilog=study_critical.EXAMPLES)(study_critical.critical_steps)
 app.command("binding", epilog=study_binding.EXAMPLES)(study_binding.binding)

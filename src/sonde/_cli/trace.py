@@ -28,6 +28,7 @@ class _ProgramsUnlessNamed(typer.core.TyperGroup):
 
 
 app = typer.Typer(
+    name="trace",
     cls=_ProgramsUnlessNamed,
     help="Trace values through a model. `sonde trace OPTIONS` is short for `sonde trace programs OPTIONS`.",
     epilog=EXAMPLES,
