@@ -25,10 +25,10 @@ demo: $(VENV)/.installed ## Run a small Twenty Questions study on the embedded m
 	@$(BIN)/sonde study 20q
 
 test: $(VENV)/.installed sandbox ## Run the fast tests
-	@$(BIN)/python -m pytest -q -n $(WORKERS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 test-slow: $(VENV)/.installed sandbox ## Run the tests that need minutes or the embedded model
-	@SONDE_SHAPES=off $(BIN)/python -m pytest -q -m slow -n $(WORKERS) --durations=15
+	@SONDE_SHAPES=off $(BIN)/python -m pytest -q -m slow -n $(WORKERS) --dist worksteal --durations=15
 
 check: $(VENV)/.installed ## Lint, format, types and import contracts
 	@echo "ruff check";   $(BIN)/ruff check --quiet .

@@ -110,7 +110,9 @@ def taught():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests may take an hour, unless they say otherwise."""
+    """Slow tests may take an hour, unless they say otherwise; the one that may take longest begins, so that no worker
+    is left alone with it at the end."""
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(3600))
+    items.sort(key=lambda item: -next((mark.args[0] for mark in item.iter_markers("timeout")), 0))

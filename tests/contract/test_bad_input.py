@@ -156,6 +156,22 @@ def test_token_ids_that_are_none_are_refused(gpt2, tokens):
         gpt2.run_with_cache(tokens)
 
 
+@pytest.mark.parametrize(
+    "tokens", [torch.ones(3), torch.ones(1, 3, dtype=torch.bool), torch.ones(1, 1, 3).long()], ids=str
+)
+def test_tensors_that_are_no_token_ids_are_refused(gpt2, tokens):
+    for run in (gpt2.run_with_cache, gpt2.generate):
+        with pytest.raises(errors.RequestError, match="expected a text, or token ids"):
+            run(tokens)
+
+
+def test_interventions_given_to_run_with_cache_are_checked(gpt2):
+    with pytest.raises(errors.SiteError, match="layers 0 to"):
+        gpt2.run_with_cache(list(TOKENS), interventions=[I.Zero(site="blocks.40.hook_mlp_out")])
+    with pytest.raises(errors.InterventionError, match="expected shape"):
+        gpt2.run_with_cache(list(TOKENS), interventions=[I.Patch(site="blocks.1.hook_mlp_out", values=torch.zeros(3))])
+
+
 def test_what_does_not_fit_the_context_is_refused(gpt2):
     with pytest.raises(errors.ContextError, match=r"2049 tokens do not fit the context of 2048"):
         gpt2.run_with_cache([1] * 2049)

@@ -10,8 +10,9 @@ Nothing is hooked until something is recorded or changed, so an idle Model costs
 import contextlib
 import dataclasses
 import gc
+import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
 from types import TracebackType
 from typing import Any, Self, cast, overload
@@ -118,14 +119,14 @@ class Model:
                 )
             text = torch.tensor(rows)
         try:
-            tokens = torch.as_tensor(text, dtype=torch.long, device=self.device)
-        except (TypeError, ValueError) as error:
-            raise errors.RequestError(
-                f"expected a text, or token ids in rows of equal length, got {text!r:.80}"
-            ) from error
-        tokens = tokens[None] if tokens.ndim == 1 else tokens
-        if tokens.numel() == 0:
+            given = torch.as_tensor(text, device=self.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise _no_tokens(text, " in rows of equal length") from error
+        if given.numel() == 0:
             raise errors.RequestError("the prompt is empty: give at least one token (a BOS token will do)")
+        if given.dtype.is_floating_point or given.dtype in (torch.bool, torch.complex64) or given.ndim not in (1, 2):
+            raise _no_tokens(text, ", `pos` or `batch pos`")
+        tokens = given.long() if given.ndim == 2 else given.long()[None]
         if tokens.shape[1] > self.cfg.n_ctx:
             raise errors.ContextError(f"{tokens.shape[1]} tokens do not fit the context of {self.cfg.n_ctx}")
         least, most = int(tokens.min()), int(tokens.max())
@@ -223,17 +224,19 @@ class Model:
         """
         if isinstance(prompts, Tensor):
             prompts = self.to_tokens(prompts).tolist()
-        single = isinstance(prompts, str) or all(isinstance(p, int) for p in prompts)
+        several = isinstance(prompts, Iterable) and any(hasattr(prompt, "__len__") for prompt in prompts)
+        single = isinstance(prompts, str) or not several
         rows: Any = [prompts] if single else prompts
         settings = requests.Sampling(**sampling)
-        batch = [
-            self.request(
-                tuple(self.tokenizer.encode(row) if isinstance(row, str) else row), settings, tuple(interventions)
-            )
-            for row in rows
-        ]
+        batch = [self.request(self._ids(row), settings, tuple(interventions)) for row in rows]
         answers = self.wait(self.submit(batch), batch)
         return answers[0] if single else answers
+
+    def _ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
+        try:
+            return tuple(map(operator.index, self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt))
+        except TypeError as error:
+            raise _no_tokens(prompt) from error
 
     def request(
         self,
@@ -316,6 +319,10 @@ class Model:
     ) -> None:
         """Frees everything, whatever happened."""
         self.close()
+
+
+def _no_tokens(got: Any, form: str = "") -> errors.RequestError:
+    return errors.RequestError(f"expected a text, or token ids{form}, got {got!r:.80}")
 
 
 class _Fixed:
