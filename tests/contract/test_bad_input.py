@@ -157,7 +157,9 @@ def test_token_ids_that_are_none_are_refused(gpt2, tokens):
 
 
 @pytest.mark.parametrize(
-    "tokens", [torch.ones(3), torch.ones(1, 3, dtype=torch.bool), torch.ones(1, 1, 3).long()], ids=str
+    "tokens",
+    [torch.ones(3), torch.ones(3).cdouble(), torch.ones(1, 3, dtype=torch.bool), torch.ones(1, 1, 3).long()],
+    ids=str,
 )
 def test_tensors_that_are_no_token_ids_are_refused(gpt2, tokens):
     for run in (gpt2.run_with_cache, gpt2.generate):

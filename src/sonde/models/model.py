@@ -124,7 +124,8 @@ class Model:
             raise _no_tokens(text, " in rows of equal length") from error
         if given.numel() == 0:
             raise errors.RequestError("the prompt is empty: give at least one token (a BOS token will do)")
-        if given.dtype.is_floating_point or given.dtype in (torch.bool, torch.complex64) or given.ndim not in (1, 2):
+        whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
+        if not whole or given.ndim not in (1, 2):
             raise _no_tokens(text, ", `pos` or `batch pos`")
         tokens = given.long() if given.ndim == 2 else given.long()[None]
         if tokens.shape[1] > self.cfg.n_ctx:
