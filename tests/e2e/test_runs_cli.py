@@ -64,6 +64,52 @@ def test_showing_a_run_shows_manifest_and_episodes(run):
     assert found["episodes"][0]["arrays"] == {"resid": {"dtype": "F32", "shape": [3, 4]}}
 
 
+@pytest.fixture
+def study(run):
+    """A study in whose folder the run lies."""
+    study = store.Run.create(run.folder.parent.parent / "studies", kind="study", id="study-1")
+    (study.folder / "games").mkdir()
+    run.folder.rename(study.folder / "games" / "collect")
+    return study
+
+
+def test_the_games_of_a_study_are_shown_and_exported_by_their_path(study, tmp_path):
+    runs = ("--runs", study.folder.parent)
+    assert re.search(r"study-1.*running\s+2\s+2", sonde("runs", "ls", *runs)[1])
+    code, out, _ = sonde("runs", "show", "last", *runs)
+    assert code == 0
+    assert re.search(r"games/collect.*finished\s+2\s+2", out)
+    assert "sonde runs show last/games/collect" in out
+    assert json.loads(sonde("runs", "show", "last", "--json", *runs)[1])["runs"][0]["id"] == "games/collect"
+    assert re.search(r"00000\s+closed\s+2", sonde("runs", "show", "study/games/collect", *runs)[1])
+    code, _, err = sonde("runs", "export", "last", "--out", tmp_path / "tables", *runs)
+    assert code == 2
+    assert "export one of last/games/collect" in err
+    assert sonde("runs", "export", "last/games/collect", "--out", tmp_path / "tables", *runs)[0] == 0
+    assert pq.read_table(tmp_path / "tables" / "steps.parquet").num_rows == 2
+
+
+@pytest.mark.parametrize("word", ["study-1/games/colect", "study-1/..", "study-1/games", "/", "/games/collect", ""])
+def test_a_path_that_is_no_run_is_refused_in_one_line(study, word):
+    code, out, err = sonde("runs", "show", word, "--runs", study.folder.parent)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "no run" in err
+
+
+def test_a_damaged_game_is_named_with_its_study(study):
+    path = study.folder / "games" / "collect" / "episodes" / "00000" / "activations.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    code, out, err = sonde("runs", "verify", "--runs", study.folder.parent)
+    assert (code, out) == (1, "study-1: 1 damaged\n")
+    assert str(path) in err
+
+
+def test_deleting_a_study_says_how_many_games_go_with_it(study):
+    _, out, _ = sonde("runs", "rm", "last", "--runs", study.folder.parent, text_in="n\n")
+    assert "with 2 episodes for good?" in out
+
+
 def test_an_unknown_run_is_answered_with_the_nearest_in_one_line(run):
     typo = run.id.replace("-", "_")
     code, out, err = sonde("runs", "show", typo, "--runs", run.folder.parent)

@@ -19,7 +19,10 @@ RunsDir = Annotated[
     Path | None,
     typer.Option("--runs", metavar="DIR", help="The folder of all runs; $SONDE_RUNS or ./runs if not given."),
 ]
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, the beginning of one, or 'last'.")]
+RunId = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A run's id, the beginning of one, or 'last'; for a run within it, RUN/PATH."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
 
 
@@ -34,34 +37,27 @@ def list_runs(runs: RunsDir = None, as_json: AsJson = False) -> None:
     index = store.Index(runs)
     rows = index.runs()
     if as_json:
-        names = ("id", "created", "kind", "model", "status", "episodes", "steps", "bytes", "folder")
-        typer.echo(json.dumps([{name: _plain(getattr(row, name)) for name in names} for row in rows], indent=2))
+        typer.echo(json.dumps(_rows_json(rows), indent=2))
         return
     if not rows:
         typer.echo(f"No runs in {index.runs_dir} yet. Make one with `sonde play 20q`, or store.Run.create(kind=...).")
         return
-    cells = [
-        (row.id, row.created[:16].replace("T", " "), row.kind, row.model, row.status, row.episodes, row.steps)
-        for row in rows
-    ]
-    cells = [(*map(str, line), _size(row.bytes)) for line, row in zip(cells, rows, strict=True)]
-    _table(("run", "created (UTC)", "kind", "model", "status", "episodes>", "steps>", "size>"), cells)
+    _rows_table("run", rows)
 
 
 @app.command()
 def show(run: RunId, runs: RunsDir = None, as_json: AsJson = False) -> None:
-    """Show one run: its manifest and its episodes.
+    """Show one run: its manifest, its episodes, and the runs within it, such as the games of a study.
 
-    Example: sonde runs show last
+    Example: sonde runs show last · sonde runs show last/games/collect
     """
     from sonde import store
 
     found = store.Run.open(_find(run, runs))
-    episodes = [_episode(found, id) for id in found.episode_ids()]
+    episodes, inner = [_episode(found, id) for id in found.episode_ids()], store.runs_within(found.folder)
     if as_json:
-        typer.echo(
-            json.dumps({"manifest": found.manifest, "folder": str(found.folder), "episodes": episodes}, indent=2)
-        )
+        told = {"manifest": found.manifest, "folder": str(found.folder), "episodes": episodes}
+        typer.echo(json.dumps(told | {"runs": _rows_json(inner)}, indent=2))
         return
     about = [
         (key, value if isinstance(value, str) else json.dumps(value))
@@ -69,8 +65,12 @@ def show(run: RunId, runs: RunsDir = None, as_json: AsJson = False) -> None:
         if value not in (None, {}, "")
     ]
     _table(("", ""), [*about, ("folder", str(found.folder))])
-    if not episodes:
+    if inner:
+        _rows_table("run within", inner)
+        typer.echo(f"See one of them: sonde runs show {run}/{inner[0].id}")
+    elif not episodes:
         typer.echo("No episodes.")
+    if not episodes:
         return
     cells = [
         (
@@ -88,15 +88,16 @@ def remove(
     runs: RunsDir = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete a run with all its episodes.
+    """Delete a run with all its episodes and the runs within it.
 
     Example: sonde runs rm 20260101-120000 --yes
     """
+    from sonde.store import layout
     from sonde.store import run as run_module
 
     folder = _find(run, runs)
     if not yes:
-        count = len(run_module.list_episodes(folder))
+        count = len(layout.all_episodes(folder))
         typer.confirm(f"Delete run {folder.name} with {count} episode{'s' * (count != 1)} for good?", abort=True)
     run_module.remove(folder)
     typer.echo(f"Deleted {folder.name}.")
@@ -146,19 +147,34 @@ def export(
     if to == "json" and array:
         raise errors.RequestError("arrays go to Parquet only: leave out --array, or use --to parquet")
     found = store.Run.open(_find(run, runs))
+    inner = store.runs_within(found.folder)
+    if inner and not found.episode_ids():
+        told = ", ".join(f"{run}/{row.id}" for row in inner)
+        raise errors.RequestError(f"run {run} has no episodes of its own, only runs within it: export one of {told}")
     files = [store.export_json(found, out)] if to == "json" else store.export_parquet(found, out, array or [])
     for file in files:
         typer.echo(f"Wrote {file}")
 
 
 def _find(word: str, runs: Path | None) -> Path:
-    """Returns the folder of a run given by its id, the beginning of its id, or 'last'."""
+    """Returns the folder of a run given by its id, the beginning of its id, or 'last', and the path of one within."""
     from sonde import store
 
-    index = store.Index(runs)
+    word, _, path = word.rstrip("/").partition("/")
+    folder = _find_outer(word, store.Index(runs))
+    if not path:
+        return folder
+    inner = {row.id: row.folder for row in store.runs_within(folder)}
+    if path not in inner:
+        hint = errors.suggest(path, inner) or f"; see `sonde runs show {word}`"
+        raise errors.RequestError(f"no run {path!r} within {folder}{hint}")
+    return inner[path]
+
+
+def _find_outer(word: str, index: Any) -> Path:
     rows = index.runs()
     folder, ids = index.runs_dir, [row.id for row in rows]
-    close = [id for id in ids if id.startswith(word)]
+    close = [id for id in ids if word and id.startswith(word)]
     if word in ids:
         return folder / word
     if word == "last" and rows:
@@ -186,12 +202,23 @@ def _episode(found: Any, id: str) -> dict[str, Any]:
     return line | {"status": episode.status, "steps": sum("amends" not in step for step in episode.steps)} | about
 
 
+def _rows_json(rows: list[Any]) -> list[dict[str, Any]]:
+    names = ("id", "created", "kind", "model", "status", "episodes", "steps", "bytes")
+    return [{name: getattr(row, name) for name in names} | {"folder": str(row.folder)} for row in rows]
+
+
+def _rows_table(title: str, rows: list[Any]) -> None:
+    """Prints one line per run."""
+    cells = [
+        (row.id, row.created[:16].replace("T", " "), row.kind, row.model, row.status, row.episodes, row.steps)
+        for row in rows
+    ]
+    cells = [(*map(str, line), _size(row.bytes)) for line, row in zip(cells, rows, strict=True)]
+    _table((title, "created (UTC)", "kind", "model", "status", "episodes>", "steps>", "size>"), cells)
+
+
 def _finite(value: float | None) -> float | str | None:
     return value if value is None or abs(value) < float("inf") else repr(value)
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
 
 
 def _number(value: float | str | None) -> str:

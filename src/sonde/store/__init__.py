@@ -13,7 +13,7 @@ from sonde.store.arrays import Array
 from sonde.store.damage import Damage
 from sonde.store.documents import FORMAT
 from sonde.store.export import export_json, export_parquet
-from sonde.store.index import Index, RunRow
+from sonde.store.index import Index, RunRow, runs_within
 from sonde.store.names import default_runs_dir
 from sonde.store.plain import jsonable
 from sonde.store.reader import EpisodeReader
@@ -34,6 +34,7 @@ __all__ = [
     "export_json",
     "export_parquet",
     "jsonable",
+    "runs_within",
     "verify_episode",
     "verify_run",
 ]

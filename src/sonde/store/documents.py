@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.core import errors
-from sonde.store import damage, disk
+from sonde.store import damage, disk, plain
 
 FORMAT = 1
 
@@ -38,6 +38,33 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
     text = json.dumps(content, indent=2, allow_nan=False).encode("ascii")
     body = text[: -len("\n}")]
     disk.write_atomic(path, body + _document_end(body))
+
+
+def keep(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes what one part of a study found, as a document; returns it as `kept` will."""
+    with disk.explained(path):
+        disk.make_dirs(path.parent)
+        write(path, plain.jsonable({"format": FORMAT, **content}))
+    return kept(path)
+
+
+def kept(path: Path) -> dict[str, Any]:
+    """Returns what `keep` wrote; raises what `read` does."""
+    content = read(path)
+    del content["format"]
+    return content
+
+
+def write_results(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes what a study found as plain JSON without a checksum: for other programs, and made anew from the parts."""
+    text = json.dumps(plain.jsonable(content), indent=1, allow_nan=False) + "\n"
+    with disk.explained(path):
+        disk.write_atomic(path, text.encode())
+
+
+def is_document(data: bytes) -> bool:
+    """Returns whether a text is a document, damaged or not: it begins or ends as one."""
+    return data.startswith(b'{\n  "format": %d,' % FORMAT) or b'"crc32": ' in data[-len(_document_end(b"")) :]
 
 
 def is_sealed(data: bytes) -> bool:

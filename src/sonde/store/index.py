@@ -10,15 +10,15 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sonde.core import errors
-from sonde.store import disk, documents, names, run, steplog
+from sonde.store import disk, documents, layout, names, steplog
 
 NAME = "index.sqlite"
-_SCHEMA = 1
+_SCHEMA = 2
 _TIMEOUT = 10.0  # seconds to wait for another process
 _CREATE = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS runs (
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run at a glance; status is `running`, `finished`, `damaged` or `newer` (made by a newer Sonde)."""
+    """One run at a glance, episodes and steps with those of the runs within it; status is `running`, `finished`, `damaged` or `newer` (made by a newer Sonde)."""
 
     id: str
     created: str
@@ -52,7 +52,7 @@ class Index:
     def runs(self) -> list[RunRow]:
         """Returns one row per run, in the order of their ids; always what the folders say now."""
         with disk.explained(self.runs_dir, doing="list"):
-            ids = run.list_runs(self.runs_dir)
+            ids = layout.list_runs(self.runs_dir)
         if not ids:
             return []
         known = self._remembered()
@@ -123,6 +123,13 @@ class Index:
         return True
 
 
+def runs_within(folder: Path) -> list[RunRow]:
+    """Returns one row per run within a run, such as the games of a study; ids are paths below the folder."""
+    _, *inner = layout.with_runs_within(folder)
+    rows = [_read(place, _measure(place)[0]) for place in inner]
+    return [replace(row, id=row.folder.relative_to(folder).as_posix()) for row in rows]
+
+
 def _seal(cells: Any, stamp: int) -> int:
     """Returns a checksum of a row: SQLite has none of its own."""
     return zlib.crc32(repr((list(cells), stamp)).encode("utf-8", "backslashreplace"))
@@ -153,22 +160,22 @@ def _read(folder: Path, size: int) -> RunRow:
     """Returns a run's row from its files."""
     manifest: dict[str, Any] = {}
     try:
-        manifest = documents.read(folder / run.NAME)
+        manifest = documents.read(folder / layout.MANIFEST)
         status = manifest["status"]
     except errors.VersionError:
         status = "newer"
     except errors.StoreError:
         status = "damaged"
     model = manifest.get("model") or {}
-    ids = run.list_episodes(folder)
+    episodes = layout.all_episodes(folder)
     return RunRow(
         id=folder.name,
         created=_text(manifest.get("created")),
         kind=_text(manifest.get("kind")),
         model=_text(model.get("name") or model.get("id") if isinstance(model, dict) else model),
         status=str(status),
-        episodes=len(ids),
-        steps=sum(_count_steps(folder / run.EPISODES / id) for id in ids),
+        episodes=len(episodes),
+        steps=sum(map(_count_steps, episodes)),
         bytes=size,
         folder=folder,
     )

@@ -14,10 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sonde.core import errors
-from sonde.store import damage, disk, documents, folders, journal, names, plain, reader, verify, writer
-
-NAME = "manifest.json"
-EPISODES = "episodes"
+from sonde.store import damage, disk, documents, folders, journal, layout, names, plain, reader, verify, writer
 
 
 class Run:
@@ -84,7 +81,7 @@ class Run:
             RequestError: The run of that id is of another kind, or has other settings.
         """
         parent = Path(runs_dir if runs_dir is not None else names.default_runs_dir())
-        if id is None or not (parent / names.check(id, what="run id") / NAME).is_file():
+        if id is None or not (parent / names.check(id, what="run id") / layout.MANIFEST).is_file():
             return cls.create(parent, kind=kind, model=model, settings=settings, seed=seed, id=id)
         found = cls.open(parent / id)
         if found.manifest["kind"] != kind:
@@ -108,9 +105,9 @@ class Run:
             VersionError: A newer Sonde wrote it.
         """
         folder = Path(folder).resolve()
-        if not (folder / NAME).is_file():
-            raise errors.StoreError(f"no run at {folder}: {NAME} is missing")
-        return cls(folder, documents.read(folder / NAME))
+        if not (folder / layout.MANIFEST).is_file():
+            raise errors.StoreError(f"no run at {folder}: {layout.MANIFEST} is missing")
+        return cls(folder, documents.read(folder / layout.MANIFEST))
 
     @property
     def id(self) -> str:
@@ -120,7 +117,7 @@ class Run:
     @property
     def episodes_dir(self) -> Path:
         """Where the episodes' folders are."""
-        return self.folder / EPISODES
+        return self.folder / layout.EPISODES
 
     @property
     def status(self) -> str:
@@ -140,7 +137,7 @@ class Run:
         Raises:
             StoreError: The id is taken or no safe folder name.
         """
-        folder = self.folder / EPISODES
+        folder = self.folder / layout.EPISODES
         if id is not None:
             names.check(id, what="episode id")
             return writer.EpisodeWriter.create(folder / id, metadata=metadata, overwrite=overwrite)
@@ -156,7 +153,7 @@ class Run:
 
     def episode_ids(self) -> list[str]:
         """Returns the ids of all episodes, sorted."""
-        return list_episodes(self.folder)
+        return layout.list_episodes(self.folder)
 
     def episode(self, id: str) -> reader.EpisodeReader:
         """Opens one episode for reading.
@@ -166,26 +163,26 @@ class Run:
         """
         if id not in self.episode_ids():
             raise errors.StoreError(f"no episode {id!r} in run {self.id}{errors.suggest(id, self.episode_ids())}")
-        return reader.EpisodeReader.open(self.folder / EPISODES / id)
+        return reader.EpisodeReader.open(self.folder / layout.EPISODES / id)
 
     def resume_episode(self, id: str) -> writer.EpisodeWriter:
         """Continues an episode whose writer stopped before closing it."""
         names.check(id, what="episode id")
-        return writer.EpisodeWriter.resume(self.folder / EPISODES / id)
+        return writer.EpisodeWriter.resume(self.folder / layout.EPISODES / id)
 
     def episodes(self) -> Iterator[reader.EpisodeReader]:
         """Opens all episodes one after the other, in the order of their ids."""
         for id in self.episode_ids():
-            yield reader.EpisodeReader.open(self.folder / EPISODES / id)
+            yield reader.EpisodeReader.open(self.folder / layout.EPISODES / id)
 
     def finish(self, summary: Mapping[str, Any] | None = None) -> None:
         """Marks the run finished, with results worth keeping in the manifest; clears what killed writers left over."""
         ended = {"status": "finished", "finished": names.timestamp(), "summary": plain.jsonable(dict(summary or {}))}
         manifest = {**self.manifest, **ended}
         with disk.explained(self.folder, doing="finish"):
-            for id in list_episodes(self.folder):
-                folders.tidy(self.folder / EPISODES / id)
-            documents.write(self.folder / NAME, manifest)
+            for id in layout.list_episodes(self.folder):
+                folders.tidy(self.folder / layout.EPISODES / id)
+            documents.write(self.folder / layout.MANIFEST, manifest)
         self.manifest = manifest
 
     def verify(self) -> list[damage.Damage]:
@@ -202,34 +199,20 @@ class Run:
             self.finish()
 
 
-def list_episodes(folder: Path) -> list[str]:
-    """Returns the ids of the episodes in a run folder, sorted; also those that are damaged."""
-    episodes = folder / EPISODES
-    if not episodes.is_dir():
-        return []
-    return sorted(entry.name for entry in episodes.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-
-
-def list_runs(runs_dir: Path) -> list[str]:
-    """Returns the ids of the runs in a folder, sorted; also those whose manifest is damaged or gone."""
-    if not runs_dir.is_dir():
-        return []
-    found = [entry for entry in runs_dir.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
-    return sorted(entry.name for entry in found if (entry / NAME).exists() or (entry / EPISODES).is_dir())
-
-
 def remove(folder: Path) -> None:
-    """Deletes a run with all its episodes; it is out of sight at once, even if deleting is interrupted.
+    """Deletes a run with all its episodes and runs within; it is out of sight at once, even if deleting is interrupted.
 
     Raises:
         StoreError: It is not a run, or one of its episodes is being written.
     """
     folder = folder.absolute()
-    if folder.name not in list_runs(folder.parent):
+    if folder.name not in layout.list_runs(folder.parent):
         raise errors.StoreError(f"no run at {folder}")
-    for id in list_episodes(folder):
-        if disk.is_locked(folder / EPISODES / id / journal.NAME):
-            raise errors.StoreError(f"run {folder.name} is being written (episode {id}); stop its writer first")
+    for episode in layout.all_episodes(folder):
+        if disk.is_locked(episode / journal.NAME):
+            raise errors.StoreError(
+                f"run {folder.name} is being written (episode {episode.name}); stop its writer first"
+            )
     with disk.explained(folder, doing="remove"):
         if folder.is_symlink():
             folder.unlink()
@@ -249,9 +232,9 @@ def _place(folder: Path, manifest: Mapping[str, Any]) -> None:
     new = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.new")
     with disk.explained(folder, doing="make"):
         disk.make_dirs(folder.parent)
-        (new / EPISODES).mkdir(parents=True)
+        (new / layout.EPISODES).mkdir(parents=True)
         try:
-            documents.write(new / NAME, manifest)
+            documents.write(new / layout.MANIFEST, manifest)
             new.rename(folder)
         except OSError as error:
             shutil.rmtree(new, ignore_errors=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sonde.core import errors
-from sonde.store import columns, contents, damage, documents, steplog, tensors
+from sonde.store import columns, contents, damage, documents, layout, steplog, tensors
 
 
 def verify_episode(folder: Path | str) -> list[damage.Damage]:
@@ -41,13 +41,13 @@ def verify_episode(folder: Path | str) -> list[damage.Damage]:
     return problems
 
 
-def verify_document(path: Path) -> list[damage.Damage]:
-    """Returns what is wrong with manifest.json or episode.json."""
+def verify_document(path: Path, *, surely: bool = True) -> list[damage.Damage]:
+    """Returns what is wrong with manifest.json, episode.json or, unless it is `surely` one, what may be a document."""
     try:
         data = path.read_bytes()
     except OSError as error:
         return [damage.Damage(path, f"cannot be read: {error.strerror}")]
-    if documents.is_sealed(data):
+    if documents.is_sealed(data) or not (surely or documents.is_document(data)):
         return []
     return [damage.Damage(path, "the checksum does not match the content")]
 
@@ -81,7 +81,9 @@ def _crc(file: BinaryIO, start: int, size: int) -> int:
 
 
 def verify_run(folder: Path | str) -> list[damage.Damage]:
-    """Returns everything that is damaged in a run folder: its manifest and all its episodes.
+    """Returns everything that is damaged in a run folder: manifest, other documents, episodes, and runs within it.
+
+    Files without a checksum of their own, such as reports and pictures, cannot be judged.
 
     Raises:
         StoreError: There is no such folder.
@@ -90,11 +92,14 @@ def verify_run(folder: Path | str) -> list[damage.Damage]:
     folder = Path(folder).resolve()
     if not folder.is_dir():
         raise errors.StoreError(f"no run at {folder}")
-    problems = verify_document(folder / "manifest.json")
-    if not problems:
-        documents.read(folder / "manifest.json")  # raises if it is too new to judge
-    episodes = folder / "episodes"
-    for episode in sorted(episodes.iterdir()) if episodes.is_dir() else []:
-        if episode.is_dir() and not episode.name.startswith("."):
-            problems += verify_episode(episode)
+    problems: list[damage.Damage] = []
+    for run in layout.with_runs_within(folder):
+        broken = verify_document(run / layout.MANIFEST)
+        if not broken:
+            documents.read(run / layout.MANIFEST)  # raises if it is too new to judge
+        problems += broken
+    for file in layout.loose_json(folder):
+        problems += verify_document(file, surely=False)
+    for episode in layout.all_episodes(folder):
+        problems += verify_episode(episode)
     return problems

@@ -8,7 +8,6 @@ Games of Twenty Questions have all its outcomes; other environments have reward,
 `valid`, the share of invalid messages. One model is in memory at a time. Costs the games.
 """
 
-import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from sonde.analysis import conditions
 from sonde.core import errors
 from sonde.models import loading
 from sonde.report import charts, page, wording
-from sonde.store import disk
+from sonde.store import documents
 from sonde.studies.twenty_questions import outcomes
 
 KIND = "compare"
@@ -70,8 +69,7 @@ def compare(
             )
             table[name] = {one.plan.episode: _values(one.trajectory) for one in played if one.error is None}
     found = {"settings": told, "versions": kept.manifest["versions"], **_compared(table)}
-    with disk.explained(kept.folder / "results.json"):
-        disk.write_atomic(kept.folder / "results.json", (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
+    documents.write_results(kept.folder / "results.json", found)
     page.write(report(found), kept.folder)
     if kept.status != "finished":
         kept.finish({"games": found["games"]})

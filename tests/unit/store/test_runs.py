@@ -37,7 +37,7 @@ def test_the_manifest_tells_how_the_run_was_made(tmp_path):
 
 def test_finishing_clears_the_journals_that_killed_writers_had_no_time_to_delete(tmp_path):
     run = make(tmp_path, episodes=2)
-    closed, damaged = (run.episodes_dir / id for id in run_module.list_episodes(run.folder))
+    closed, damaged = (run.episodes_dir / id for id in run.episode_ids())
     for folder in (closed, damaged):
         (folder / "activations.journal").write_bytes(b"rows that are packed already")
     (damaged / "episode.json").write_text("{")

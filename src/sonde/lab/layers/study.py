@@ -24,7 +24,7 @@ from sonde.lab import rows as lab_rows
 from sonde.lab.layers import settings as study_settings
 from sonde.lab.layers import stages
 from sonde.models import model as models_model
-from sonde.store import disk
+from sonde.store import documents
 
 KIND, RESULTS = "layers", "results.json"
 STAGES = tuple(stages.STAGES)
@@ -70,12 +70,11 @@ def run(
         path = kept.folder / "stages" / f"{name}.json"
         if not path.is_file():
             bench = bench or stages.Bench(model, settings, tell)
-            _write(path, stages.STAGES[name](bench))
-        with disk.explained(path, doing="read"):
-            measured[name] = json.loads(path.read_text())
+            documents.keep(path, stages.STAGES[name](bench))
+        measured[name] = documents.kept(path)
     results = {"study": KIND, "settings": told, "n_layers": model.cfg.n_layers, **measured}
     results["verdict"] = verdict(results)
-    _write(kept.folder / RESULTS, results)
+    documents.write_results(kept.folder / RESULTS, results)
     if kept.status != "finished":
         kept.finish({"worst skips": results["verdict"]["worst_skips"]})
     return Found(kept.folder, json.loads((kept.folder / RESULTS).read_text()))
@@ -149,10 +148,3 @@ def estimates(columns: list[dict[str, list[float]] | None], measure: str) -> dic
         for end, numbers in made.items():
             numbers.append(getattr(found, end))
     return {end: np.array(numbers) for end, numbers in made.items()}
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    text = json.dumps(store.jsonable(content), indent=1, allow_nan=False) + "\n"
-    with disk.explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        disk.write_atomic(path, text.encode())

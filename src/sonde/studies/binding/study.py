@@ -9,7 +9,6 @@ minutes a model on one core.
 """
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from sonde.core import errors
 from sonde.models import loading
 from sonde.models import model as models_model
 from sonde.programs import heuristics
-from sonde.store import disk
+from sonde.store import documents
 from sonde.studies.binding import language, patching, shipped, spaces, training
 
 KIND = "binding"
@@ -87,7 +86,7 @@ def run(
     kept = store.Run.take_up(runs_dir, kind=KIND, settings=dataclasses.asdict(settings), seed=seed, id=run)
     traces = {Path(name).name: _traced(name, kept.folder, settings, tell) for name in settings.models}
     results = {"study": KIND, "settings": dataclasses.asdict(settings), "models": traces}
-    _write(kept.folder / RESULTS, results)
+    documents.write_results(kept.folder / RESULTS, results)
     if kept.status != "finished":
         kept.finish({name: one["verdict"] for name, one in traces.items()})
     return Found(kept.folder, results)
@@ -198,18 +197,9 @@ def _traced(name: str, folder: Path, settings: Settings, tell: Tell | None) -> d
     """One model's part, from disk if it is there."""
     path = folder / "stages" / f"trace-{Path(name).name}.json"
     if path.is_file():
-        return json.loads(path.read_text())
-    found = trace(name, pairs=settings.pairs, seed=settings.seed, tell=tell)
-    _write(path, found)
-    return json.loads(path.read_text())
+        return documents.kept(path)
+    return documents.keep(path, trace(name, pairs=settings.pairs, seed=settings.seed, tell=tell))
 
 
 def _said(tell: Tell | None, doing: str) -> Tell | None:
     return None if tell is None else lambda _, done, of: tell(doing, done, of)
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    text = json.dumps(store.jsonable(content), indent=1, allow_nan=False) + "\n"
-    with disk.explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        disk.write_atomic(path, text.encode())

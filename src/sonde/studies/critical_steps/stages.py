@@ -101,8 +101,8 @@ class Work:
                 means = await self._mean(stage, sites)
                 moved = screening.screen(self.model, await self._rebuilt(index), means, plan)
                 told = {str(step): [dataclasses.asdict(one) for one in row] for step, row in moved.items()}
-                _write(path, {"moved": told})
-            moved = documents.read(path)["moved"]
+                documents.keep(path, {"moved": told})
+            moved = documents.kept(path)["moved"]
             found.append({int(step): [screening.Moved(**one).score for one in row] for step, row in moved.items()})
             self.tell(stage, index + 1, len(self.episodes))
         return found
@@ -134,8 +134,9 @@ class Work:
                 played = await rollouts.roll_out(
                     self._trajectory(index), step, conditions, n=self.settings.rollouts, wave=self.settings.wave
                 )
-                _write(path, {"outcomes": {name: [one.to_json() for one in row] for name, row in played.items()}})
-            found[index, step] = documents.read(path)["outcomes"]
+                told = {name: [one.to_json() for one in row] for name, row in played.items()}
+                documents.keep(path, {"outcomes": told})
+            found[index, step] = documents.kept(path)["outcomes"]
             self.tell("rollouts", number + 1, len(items))
         return found
 
@@ -215,9 +216,3 @@ def _average(outcomes: Sequence[Sequence[Any]], field: int) -> float | None:
     """Mean over the continuations that have it."""
     known = [float(row[field]) for row in outcomes if row[field] is not None]
     return float(np.mean(known)) if known else None
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    disk.make_dirs(path.parent)
-    with disk.explained(path):
-        documents.write(path, {"format": documents.FORMAT, **content})

@@ -9,7 +9,6 @@ with a checksum, written as a whole: a killed study goes on with the item that w
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Unpack
@@ -18,7 +17,7 @@ from sonde import store
 from sonde.agents import playing
 from sonde.core import errors
 from sonde.models import model as models_model
-from sonde.store import disk
+from sonde.store import documents
 from sonde.studies.critical_steps import results, stages
 from sonde.studies.critical_steps import settings as study_settings
 
@@ -64,9 +63,7 @@ async def run_async(source: Source, model: Any, **options: Unpack[study_settings
         with playing.pinned(settings.threads), loaded.packed():
             work = stages.Work(loaded, settings, kept.folder, options.get("on_progress"))
             found = await _stages(work, source)
-    text = json.dumps(found.to_json(), indent=1, allow_nan=False) + "\n"
-    with disk.explained(kept.folder / RESULTS):
-        disk.write_atomic(kept.folder / RESULTS, text.encode())
+    documents.write_results(kept.folder / RESULTS, found.to_json())
     if kept.status != "finished":
         kept.finish({"critical_steps": list(found.critical_steps), "cells": len(found.cells)})
     return found

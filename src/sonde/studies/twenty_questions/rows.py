@@ -60,7 +60,7 @@ class Rows:
                 "left_out": self.left_out,
                 "features": zlib.crc32(data),
             }
-            documents.write(folder / "rows.json", {"format": documents.FORMAT, **columns})
+            documents.keep(folder / "rows.json", columns)
 
     @classmethod
     def load(cls, folder: Path) -> "Rows":
@@ -69,7 +69,7 @@ class Rows:
         Raises:
             StoreError: There is nothing, or it is damaged.
         """
-        columns = documents.read(folder / "rows.json")
+        columns = documents.kept(folder / "rows.json")
         with disk.explained(folder, doing="read"):
             data = (folder / FEATURES).read_bytes()
         if zlib.crc32(data) != columns.get("features", zlib.crc32(data)):

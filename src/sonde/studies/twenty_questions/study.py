@@ -23,8 +23,7 @@ from sonde import store
 from sonde.analysis import evolution, jackknife
 from sonde.core import errors
 from sonde.models import model as models_model
-from sonde.store import disk, documents
-from sonde.store import run as store_run
+from sonde.store import disk, documents, layout
 from sonde.studies.twenty_questions import claims as study_claims
 from sonde.studies.twenty_questions import collecting, probing, reporting, steering
 from sonde.studies.twenty_questions import rows as study_rows
@@ -100,17 +99,12 @@ def run_stage(
         raise errors.RequestError(f"no stage {stage!r}: choose one of {', '.join(STAGES)}")
     path = kept.folder / "stages" / f"{stage}.json"
     if path.exists():
-        return documents.read(path)
+        return documents.kept(path)
     start = time.monotonic()
     found = _computed(stage, model, kept.folder, settings, (_games(settings, games), tell))
     if stage == "report":
         return found
-    disk.make_dirs(path.parent)
-    with disk.explained(path):
-        documents.write(
-            path, store.jsonable({"format": documents.FORMAT, **found, "seconds": time.monotonic() - start})
-        )
-    return documents.read(path)
+    return documents.keep(path, {**found, "seconds": time.monotonic() - start})
 
 
 def _computed(
@@ -171,9 +165,7 @@ def written(folder: Path, settings: study_settings.Settings) -> dict[str, Any]:
         **stages,
         "timing": timing,
     }
-    text = json.dumps(store.jsonable(results), indent=1, allow_nan=False) + "\n"
-    with disk.explained(folder / RESULTS):
-        disk.write_atomic(folder / RESULTS, text.encode())
+    documents.write_results(folder / RESULTS, results)
     reporting.write(results, found, folder)
     return results
 
@@ -205,7 +197,7 @@ def settings_of_run(run: str, runs_dir: Path | str | None = None) -> study_setti
         RequestError: There is none of that name, or it is of another kind.
     """
     parent = Path(runs_dir if runs_dir is not None else store.default_runs_dir())
-    if run not in store_run.list_runs(parent):
+    if run not in layout.list_runs(parent):
         raise errors.RequestError(
             f"there is no run {run!r} at {parent}: start one with sonde study 20q collect --run {run}"
         )
@@ -221,8 +213,7 @@ def _stage(folder: Path, name: str, wanted: str) -> dict[str, Any]:
         raise errors.RequestError(
             f"the stage {wanted!r} needs {name!r}, which is not finished: sonde study 20q {name} --run {folder.name}"
         )
-    found = documents.read(path)
-    return {key: value for key, value in found.items() if key != "format"}
+    return documents.kept(path)
 
 
 def _one_thread() -> contextlib.AbstractContextManager[Any]:
