@@ -94,7 +94,16 @@ def test_a_path_that_is_no_run_is_refused_in_one_line(study, word):
     code, out, err = sonde("runs", "show", word, "--runs", study.folder.parent)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
-    assert "no run" in err
+    assert f"no run {word!r}" in err or "within" in err
+
+
+def test_a_run_is_also_named_by_its_folder_as_a_shell_completes_it(study):
+    game = study.folder / "games" / "collect"
+    for word in (f"{study.folder}/", f"{os.path.relpath(study.folder)}/"):
+        code, out, err = sonde("runs", "show", word, "--runs", study.folder.parent)
+        assert (code, err) == (0, "")
+        assert f"sonde runs show {word}games/collect" in out
+    assert sonde("runs", "verify", game, "--runs", study.folder.parent)[1].startswith("collect: whole")
 
 
 def test_a_damaged_game_is_named_with_its_study(study):

@@ -5,6 +5,7 @@ to list, one read of everything to verify.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +22,9 @@ RunsDir = Annotated[
 ]
 RunId = Annotated[
     str,
-    typer.Argument(metavar="RUN", help="A run's id, the beginning of one, or 'last'; for a run within it, RUN/PATH."),
+    typer.Argument(
+        metavar="RUN", help="A run's id, its beginning, its folder, or 'last'; for a run within it, RUN/PATH."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
 
@@ -67,7 +70,7 @@ def show(run: RunId, runs: RunsDir = None, as_json: AsJson = False) -> None:
     _table(("", ""), [*about, ("folder", str(found.folder))])
     if inner:
         _rows_table("run within", inner)
-        typer.echo(f"See one of them: sonde runs show {run}/{inner[0].id}")
+        typer.echo(f"See one of them: sonde runs show {run.rstrip('/')}/{inner[0].id}")
     elif not episodes:
         typer.echo("No episodes.")
     if not episodes:
@@ -157,11 +160,16 @@ def export(
 
 
 def _find(word: str, runs: Path | None) -> Path:
-    """Returns the folder of a run given by its id, the beginning of its id, or 'last', and the path of one within."""
+    """Returns the folder of a run given by its id, its beginning, 'last' or its path, and the path of one within."""
     from sonde import store
 
-    word, _, path = word.rstrip("/").partition("/")
-    folder = _find_outer(word, store.Index(runs))
+    index = store.Index(runs)
+    typed, top = Path(word).resolve(), index.runs_dir.resolve()
+    # A folder's path, as a shell completes it. Unlike Path.exists, os.path.exists bears names of any length.
+    if typed != top and typed.is_relative_to(top) and os.path.exists(typed):  # noqa: PTH110
+        word = typed.relative_to(top).as_posix()
+    word, _, path = (word, "", "") if word.startswith("/") else word.rstrip("/").partition("/")
+    folder = _find_outer(word, index)
     if not path:
         return folder
     inner = {row.id: row.folder for row in store.runs_within(folder)}
