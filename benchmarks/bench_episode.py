@@ -2,8 +2,9 @@
 
 Each step adds 60 observation tokens and generates 32. The peer is transformers' generate on the whole conversation
 (its cache works inside a step). Then sixteen such episodes at once, against one after another and against the peer.
-How a step grows is the median of four episodes. Run: python benchmarks/bench_episode.py [--quick], about 10 minutes on
-two cores, quick 4.
+How a step grows is the median of several episodes. "One after another" is sixteen times the mean of three episodes, and
+at batch 16 steps 2, 8, 14 and 20 are compared; with --full all sixteen episodes are run alone, and all 20 steps compared.
+Run: python benchmarks/bench_episode.py [--quick | --full], about 10 minutes on two cores, quick 4, full 35.
 """
 
 import statistics
@@ -71,7 +72,7 @@ def main() -> None:
 
 
 def _measure(model: sonde.Model, peer: Any) -> None:
-    everything = range(STEPS)
+    everything, full = range(STEPS), "--full" in sys.argv
     next(kept(model, 1)), next(again(peer, 1, [0]))  # warm-up
     # The two take turns step by step, so that what else happens on the machine hits both alike.
     pairs = list(zip(kept(model, 1), again(peer, 1, everything), strict=True))
@@ -79,18 +80,20 @@ def _measure(model: sonde.Model, peer: Any) -> None:
     few, many = (sum(pair[who][1] for pair in pairs) for who in (0, 1))
     _compare(1, mine, theirs, everything, bar=2.0)
     shared.verdict("fewer tokens encoded than by re-encoding", many / few, "at least 8x", many / few >= 8)
-    alone = [[seconds for seconds, _ in kept(model, 1, first=first)] for first in (0, 5, 10)]
+    alone = [
+        [seconds for seconds, _ in kept(model, 1, first=first)] for first in (range(EPISODES) if full else (0, 5, 10))
+    ]
     last, second = (statistics.median(steps[step] for steps in (mine, *alone)) for step in (-1, 1))
     growth = last / second
     shared.verdict("step 20 against step 2", growth, "at most 1.5x", growth <= 1.5)
     if "--quick" in sys.argv:
         return
-    timed = [1, 7, 13, 19]
+    timed = everything if full else [1, 7, 13, 19]
     pairs = list(zip(kept(model, EPISODES), again(peer, EPISODES, timed), strict=True))
     together, theirs = [pair[0][0] for pair in pairs], [pair[1][0] for pair in pairs]
     one = statistics.mean(map(sum, alone))
     gain = EPISODES * one / sum(together)
-    shared.report(f"{EPISODES} episodes at once: {sum(together):.1f} s; one alone: {one:.1f} s")
+    shared.report(f"{EPISODES} episodes at once: {sum(together):.1f} s; one alone: {one:.1f} s, mean of {len(alone)}")
     shared.verdict(f"{EPISODES} episodes at once against one after another", gain, "at least 3.5x", gain >= 3.5)
     _compare(EPISODES, together, theirs, timed, bar=4.0)
 
