@@ -70,7 +70,7 @@ def show(run: RunId, runs: RunsDir = None, as_json: AsJson = False) -> None:
     _table(("", ""), [*about, ("folder", str(found.folder))])
     if inner:
         _rows_table("run within", inner)
-        typer.echo(f"See one of them: sonde runs show {run.rstrip('/')}/{inner[0].id}")
+        typer.echo(f"See one of them: sonde runs show {_word_for(inner[0], run)}")
     elif not episodes:
         typer.echo("No episodes.")
     if not episodes:
@@ -152,7 +152,7 @@ def export(
     found = store.Run.open(_find(run, runs))
     inner = store.runs_within(found.folder)
     if inner and not found.episode_ids():
-        told = ", ".join(f"{run}/{row.id}" for row in inner)
+        told = ", ".join(_word_for(row, run) for row in inner)
         raise errors.RequestError(f"run {run} has no episodes of its own, only runs within it: export one of {told}")
     files = [store.export_json(found, out)] if to == "json" else store.export_parquet(found, out, array or [])
     for file in files:
@@ -177,6 +177,11 @@ def _find(word: str, runs: Path | None) -> Path:
         hint = errors.suggest(path, inner) or f"; see `sonde runs show {word}`"
         raise errors.RequestError(f"no run {path!r} within {folder}{hint}")
     return inner[path]
+
+
+def _word_for(inner: Any, run: str) -> str:
+    """Returns what to type for a run within another, given what was typed for that one."""
+    return f"{run.rstrip('/')}/{inner.id}"
 
 
 def _find_outer(word: str, index: Any) -> Path:

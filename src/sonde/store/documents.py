@@ -40,12 +40,11 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
     disk.write_atomic(path, body + _document_end(body))
 
 
-def keep(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes what one part of a study found, as a document; returns it as `kept` will."""
+def keep(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes what one part of a study found, as a document."""
     with disk.explained(path):
         disk.make_dirs(path.parent)
         write(path, plain.jsonable({"format": FORMAT, **content}))
-    return kept(path)
 
 
 def kept(path: Path) -> dict[str, Any]:

@@ -30,7 +30,10 @@ CREATE TABLE IF NOT EXISTS runs (
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run at a glance, episodes and steps with those of the runs within it; status is `running`, `finished`, `damaged` or `newer` (made by a newer Sonde)."""
+    """One run at a glance, episodes and steps with those of the runs within it.
+
+    Its status is `running`, `finished`, `damaged` or `newer` (made by a newer Sonde).
+    """
 
     id: str
     created: str

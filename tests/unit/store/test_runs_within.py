@@ -95,7 +95,8 @@ def test_a_study_whose_games_are_being_written_is_not_deleted(study):
 
 def test_what_is_kept_comes_back_without_its_seal(study):
     path = study.folder / "stages" / "probe.json"
-    assert documents.keep(path, {"auroc": 0.7}) == documents.kept(path) == {"auroc": 0.7}
+    documents.keep(path, {"auroc": 0.7})
+    assert documents.kept(path) == {"auroc": 0.7}
     path.write_bytes(path.read_bytes().replace(b"0.7", b"0.8"))
     with pytest.raises(errors.DamagedError, match=r"probe\.json"):
         documents.kept(path)

@@ -196,9 +196,9 @@ def _spaces(
 def _traced(name: str, folder: Path, settings: Settings, tell: Tell | None) -> dict[str, Any]:
     """One model's part, from disk if it is there."""
     path = folder / "stages" / f"trace-{Path(name).name}.json"
-    if path.is_file():
-        return documents.kept(path)
-    return documents.keep(path, trace(name, pairs=settings.pairs, seed=settings.seed, tell=tell))
+    if not path.is_file():
+        documents.keep(path, trace(name, pairs=settings.pairs, seed=settings.seed, tell=tell))
+    return documents.kept(path)
 
 
 def _said(tell: Tell | None, doing: str) -> Tell | None:

@@ -104,7 +104,8 @@ def run_stage(
     found = _computed(stage, model, kept.folder, settings, (_games(settings, games), tell))
     if stage == "report":
         return found
-    return documents.keep(path, {**found, "seconds": time.monotonic() - start})
+    documents.keep(path, {**found, "seconds": time.monotonic() - start})
+    return documents.kept(path)
 
 
 def _computed(
