@@ -64,13 +64,12 @@ def play(
     if (environment is None) == (resume is None):
         raise typer.BadParameter("say what to play (sonde play 20q), or --resume RUN", param_hint="ENVIRONMENT")
     from sonde.agents import playing
-    from sonde.models import loading
     from sonde.store import names
 
     found = playing.opened_run(resume, runs) if resume else None
     run = run or names.new_run_id()
-    name = found.manifest["settings"]["model"] if found else model
-    with loading.load(name) as loaded, _bar(screen) as told:
+    opening = playing.model_of(found) if found else playing.loaded(model)
+    with opening as loaded, _bar(screen) as told:
         if found is not None:
             with screens.stopped(screen, f"sonde play --resume {found.id}"):
                 played = playing.resume(found.folder, loaded, engine=engine, on_progress=told)

@@ -45,7 +45,6 @@ def episode(
     from sonde.agents import playing
     from sonde.analysis.tracing import temporal
     from sonde.capture import trajectory
-    from sonde.models import loading
     from sonde.report import page
 
     if replacement not in ("mean", "zero"):
@@ -56,7 +55,7 @@ def episode(
     record = trajectory.TrajectoryActivations.load(found.episodes_dir / id)
     folder = out or FOLDER / f"{found.id}-{id}"
     with screens.stopped(screen, "the same command (nothing of it is kept)"):
-        with loading.load(found.manifest["settings"]["model"]) as model, screens.bars(screen) as told:
+        with playing.model_of(found) as model, screens.bars(screen) as told:
             at = chosen if chosen is not None else [model.cfg.n_layers // 2]
             influence = temporal.influence_of_trajectory(
                 model,

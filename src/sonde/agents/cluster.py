@@ -1,53 +1,95 @@
 """Waves on a Ray cluster: the same work items, elsewhere.
 
-Every wave is one task that loads the model by its name, plays, and writes its episodes into the run's folder, which
-every node must see under the same path (one machine, or a shared file system). Seed, wave and thread count fix the
-result, so it is the same as in process, to the last bit on machines of the same kind.
+Every wave is one task that loads the model again, plays, and writes its episodes into the run's folder, which every node
+must see under the same path (one machine, or a shared file system). Seed, wave and thread count fix the result, so it is
+the same as in process, to the last bit on machines of the same kind.
 
-Cost: one load of the model per worker process. Nothing opaque (functions, interventions that are functions) can travel.
+What a worker plays is what the caller holds: it compares the model that it has loaded with the caller's record (see
+`models.identity`) before its first wave. `check` sends one worker ahead, so that what cannot be rebuilt there is refused
+before anything is written.
+
+Cost: one load of the model and one look at its weights per worker process, and the first of them before anything else
+starts. Nothing opaque (functions, interventions that are functions) can travel.
 """
 
 import asyncio
 import functools
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sonde import store
 from sonde.agents import plans, playing, waves
 from sonde.core import errors
-from sonde.models import loading
+from sonde.models import identity, riders
 from sonde.models import model as models_model
 
 
-async def play(
-    run: store.Run, settings: plans.Settings, todo: Sequence[Sequence[plans.Plan]], *, on_tick: waves.OnTick
-) -> None:
-    """Plays waves on the cluster that Ray is connected to: $RAY_ADDRESS, or one started here.
+async def check(settings: plans.Settings, model: models_model.Model, held: Mapping[str, Any]) -> None:
+    """Makes sure that workers will play what is held here.
+
+    Args:
+        settings: What is to be played.
+        model: The model here.
+        held: Its record.
 
     Raises:
-        OpaqueError: The settings cannot be sent.
+        OpaqueError: A function, a capture or a manager, which cannot be sent.
+        ModelError: The model cannot be sent, or a worker gets another one; says what differs.
+        SelectorError: Workers do not know the environment.
         MissingExtraError: Ray is not installed.
     """
-    if settings.opaque:
+    opaque = list(settings.opaque)
+    if riders.of(model):
+        opaque.append("a capture or an InterventionManager that is in force here")
+    if opaque:
         raise errors.OpaqueError(
-            f"{settings.opaque[0]} cannot be sent to another process: name a preset and use data interventions"
+            f"{opaque[0]} cannot be sent to another process: name a preset and use data interventions"
         )
+    if held["source"] is None:
+        raise errors.ModelError(
+            f"{held['name']!r} was made from an object and cannot be sent to another process: save it to a folder (network and "
+            "tokenizer), and sonde.load that"
+        )
+    await _answers([_remote(settings, held, _rehearse).remote(settings.to_json(), json.dumps(held))])
+
+
+async def play(
+    run: store.Run,
+    settings: plans.Settings,
+    held: Mapping[str, Any],
+    todo: Sequence[Sequence[plans.Plan]],
+    *,
+    on_tick: waves.OnTick,
+) -> None:
+    """Plays waves on the cluster that Ray is connected to ($RAY_ADDRESS, or one started here) with the model of a record."""
+    task = _remote(settings, held, _work)
+    numbers = {wave[0].index: number for number, wave in enumerate(settings.waves())}
+    told = str(run.folder), settings.to_json(), json.dumps(held)
+    await _answers([task.remote(*told, numbers[wave[0].index]) for wave in todo], on_tick)
+
+
+def _remote(settings: plans.Settings, held: Mapping[str, Any], work: Any) -> Any:
+    """A function as a task of Ray's, with the processors that its model needs."""
     try:
         import ray
     except ImportError as error:
         raise errors.MissingExtraError("ray", extra="ray", feature="engine='ray'") from error
     if not ray.is_initialized():
         ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
-    task = ray.remote(num_cpus=settings.threads, max_retries=2)(_work)
-    written = settings.to_json()
-    numbers = {wave[0].index: number for number, wave in enumerate(settings.waves())}
-    refs = [task.remote(str(run.folder), written, numbers[wave[0].index]) for wave in todo]
+    return ray.remote(num_cpus=settings.threads, num_gpus=int(held["device"] == "cuda"), max_retries=2)(work)
+
+
+async def _answers(refs: Sequence[Any], on_tick: waves.OnTick | None = None) -> None:
+    """Waits for tasks; the first that fails ends all."""
+    import ray
 
     async def finish(ref: Any) -> None:
         for tick in await ref:
-            on_tick(_read(tick))
+            if on_tick is not None:
+                on_tick(_read(tick))
 
     try:
         await asyncio.gather(*(finish(ref) for ref in refs))
@@ -58,7 +100,19 @@ async def play(
         raise cause if isinstance(cause, errors.SondeError) else error from None
 
 
-def _work(folder: str, written: dict[str, Any], number: int) -> list[dict[str, Any]]:
+def _rehearse(written: dict[str, Any], held: str) -> list[dict[str, Any]]:
+    """Proves in a worker that model and environment can be made there."""
+    settings = plans.Settings.from_json(written)
+    assert settings.environment is not None
+    _model(held)
+    try:
+        playing.maker(settings.environment, settings)()
+    except errors.SondeError as error:
+        raise errors.SelectorError(f"a worker cannot make the environment {settings.environment!r}: {error}") from None
+    return []
+
+
+def _work(folder: str, written: dict[str, Any], held: str, number: int) -> list[dict[str, Any]]:
     """Plays one wave in a worker; what it tells is plain data."""
     settings = plans.Settings.from_json(written)
     assert settings.environment is not None
@@ -78,7 +132,7 @@ def _work(folder: str, written: dict[str, Any], number: int) -> list[dict[str, A
 
     with playing.pinned(settings.threads):
         stage = waves.Stage(
-            model=_model(settings.model),
+            model=_model(held),
             make=playing.maker(settings.environment, settings),
             settings=settings,
             folder=store.Run.open(Path(folder)).episodes_dir,
@@ -89,8 +143,12 @@ def _work(folder: str, written: dict[str, Any], number: int) -> list[dict[str, A
 
 
 @functools.lru_cache(maxsize=1)
-def _model(name: str) -> models_model.Model:
-    return loading.load(name)
+def _model(held: str) -> models_model.Model:
+    """The model that a record describes; a worker keeps it for its next wave, and nobody else can reach it."""
+    try:
+        return identity.rebuilt(json.loads(held))
+    except errors.SondeError as error:
+        raise errors.ModelError(f"a worker cannot play the model that is held here: {error}") from None
 
 
 def _read(tick: dict[str, Any]) -> waves.Tick:

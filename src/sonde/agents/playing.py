@@ -20,7 +20,7 @@ import torch
 from sonde import store
 from sonde.agents import plans, presets, progress, trajectories, waves
 from sonde.core import errors, interventions, sites
-from sonde.models import adapters, loading
+from sonde.models import adapters, identity, loading
 from sonde.models import model as models_model
 
 KIND = "play"
@@ -154,25 +154,29 @@ async def play_async(env_factory: EnvFactory, model: Any, **options: Unpack[Opti
     engine = options.get("engine", "local")
     if engine not in ("local", "ray"):
         raise errors.RequestError(f"no engine {engine!r}: choose 'local' or 'ray'")
+    from sonde.agents import cluster
+
     with loaded(model) as opened:
         settings = settings_of(env_factory, opened, options)
         make = maker(env_factory, settings)
         make()  # a bad option or an empty selection is found before anything is written
+        held = identity.of(opened)
+        if engine == "ray":
+            await cluster.check(settings, opened, held)
         run = store.Run.take_up(
             options.get("runs_dir"),
             kind=KIND,
-            model=settings.model,
+            model=held,
             settings=settings.to_json(),
             seed=settings.seed,
             id=options.get("run"),
         )
+        identity.check(run.manifest["model"], held, what=f"run {run.id}")
         report = progress.Reporter(len(settings.plans()), options.get("on_progress"))
         todo = [wave for wave in settings.waves() if not _finished(run, wave)]
         report.skip(len(settings.plans()) - sum(len(wave) for wave in todo))
         if engine == "ray":
-            from sonde.agents import cluster
-
-            await cluster.play(run, settings, todo, on_tick=report)
+            await cluster.play(run, settings, held, todo, on_tick=report)
         else:
             stage = waves.Stage(model=opened, make=make, settings=settings, folder=run.episodes_dir, on_tick=report)
             with pinned(settings.threads), opened.packed():
@@ -194,13 +198,15 @@ def resume(
 
     Args:
         run: The run's folder, or its id in `runs_dir`.
-        model: The model, if it is loaded already.
+        model: The model, if it is loaded already; otherwise the one that the run names is loaded, as it was.
         runs_dir: Folder of all runs; $SONDE_RUNS or ./runs.
         engine: See `Options`.
         on_progress: See `Options`.
 
     Raises:
         OpaqueError: It was played with functions, which are not stored.
+        ModelError: The model is not to be had any more, or what has its name now is another.
+        RequestError: The given model is another than the one that played; says what differs.
     """
     found = opened_run(run, runs_dir)
     settings = plans.Settings.from_json(found.manifest["settings"])
@@ -209,10 +215,10 @@ def resume(
             f"run {found.id} played an environment given as a function: call sonde.play(function, …, run={found.id!r})"
         )
     capture = {name: value for name, value in settings.capture.items() if name != "sites"}
-    with pinned(settings.threads):
+    with pinned(settings.threads), model_of(found, model) as opened:
         return play(
             settings.environment,
-            model or settings.model,
+            opened,
             episodes=settings.episodes,
             conditions=settings.conditions,
             seed=settings.seed,
@@ -226,6 +232,17 @@ def resume(
             engine=engine,
             on_progress=on_progress,
         )
+
+
+@contextlib.contextmanager
+def model_of(run: store.Run, model: Any = None) -> Iterator[models_model.Model]:
+    """The model of a run for a block: the one given, or the recorded one loaded again, and closed after the block.
+
+    Raises:
+        ModelError: It cannot be loaded again, or what has its name now is another.
+    """
+    with identity.rebuilt(run.manifest["model"]) if model is None else loaded(model) as opened:
+        yield opened
 
 
 def opened_run(run: str | Path, runs_dir: Path | str | None = None) -> store.Run:

@@ -61,6 +61,11 @@ class Gate:
         """Per thread: two threads that drive the bare network take turns, one forward pass at a time."""
         return getattr(self._here, "memory", None) or _Memory([], [], {}, {})
 
+    @property
+    def hooks(self) -> frozenset[int]:
+        """The ids of its own hooks on the network."""
+        return frozenset(handle.id for handle in self._handles)
+
     def open(self) -> None:
         """One more rider."""
         with self._counting:

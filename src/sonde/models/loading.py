@@ -27,7 +27,7 @@ def load(
             Face id.
         device: Where to put it.
         dtype: Type of the weights, as torch dtype or name.
-        **options: Passed on to `Model`: `kv_budget`, `max_batch`.
+        **options: Passed on to `Model`: `name` (what to call it), `kv_budget`, `max_batch`.
 
     Raises:
         ZooError: The model is not to be had.
@@ -42,9 +42,16 @@ def load(
         if isinstance(error, errors.SondeError):
             raise
         raise _explained(name, error) from error
-    model = models_model.Model(hf, tokenizer, name=name, **options)
+    model = models_model.Model(hf, tokenizer, **{"name": name, **options})
     prove.prove(model)
+    model.source = _source(name)
     return model
+
+
+def _source(name: str) -> str:
+    """The name as it is understood in any working folder."""
+    path = Path(name).expanduser()
+    return str(path.resolve()) if name not in zoo.names() and path.exists() else name
 
 
 def _network(name: str, dtype: torch.dtype) -> tuple[Any, Any]:

@@ -87,10 +87,13 @@ class Model:
         self.hf: Any = hf
         self.tokenizer = tokenizer
         self.cfg = cfg
+        #: What `sonde.load` takes to make it again; None if it was made from an object.
+        self.source: str | None = None
         self.lock = threading.RLock()
         self.gate = gate.Gate(self)
         self.pool = kv.Pool(kv_budget)
         self._scheduler = scheduler.Scheduler(self._run, _group, max_batch=max_batch)
+        self._max_batch = max_batch
 
     def __repr__(self) -> str:
         """Name and size."""
@@ -105,6 +108,15 @@ class Model:
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.parts.hf.parameters()).device
+
+    @property
+    def options(self) -> dict[str, int]:
+        """What it was made with, besides the weights."""
+        return {"kv_budget": self.pool.budget, "max_batch": self._max_batch}
+
+    def check_open(self) -> None:
+        """Refuses a model that was closed."""
+        self._scheduler.check_open()
 
     def to_tokens(self, text: Tokens) -> Tensor:
         """Token ids, `batch pos`, of a text, of several texts of equal length, of ids, or of a tensor of ids."""
@@ -170,7 +182,7 @@ class Model:
             return self._forward(tokens, attention_mask, specs)
 
     def _forward(self, tokens: Tokens, mask: Tensor | None, specs: Sequence[interventions.Intervention]) -> Tensor:
-        self._scheduler.check_open()
+        self.check_open()
         ids = self.to_tokens(tokens)
         for spec in specs:
             model_wiring.check(spec, self.parts)

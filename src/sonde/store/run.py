@@ -70,12 +70,14 @@ class Run:
         runs_dir: Path | str | None = None,
         *,
         kind: str,
-        model: str | None = None,
+        model: Mapping[str, Any] | str | None = None,
         settings: Mapping[str, Any] | None = None,
         seed: int | None = None,
         id: str | None = None,
     ) -> "Run":
         """Opens the run of that id if it is the same in kind and settings; makes it if there is none. See `create`.
+
+        Whether it is the same model, whoever made the record of it must say.
 
         Raises:
             RequestError: The run of that id is of another kind, or has other settings.

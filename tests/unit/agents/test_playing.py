@@ -11,6 +11,7 @@ from sonde import testing
 from sonde.agents import history, playing
 from sonde.core import errors
 from sonde.models import generation
+from sonde.store import documents
 
 SITES = "blocks.*.hook_resid_post"
 
@@ -258,6 +259,64 @@ def test_what_all_episodes_begin_with_is_encoded_once(model, tmp_path):
     assert encoded[3] < encoded[1]
     for left, right in zip(together, alone, strict=True):
         assert [m.text for m in left.trajectory.moments] == [m.text for m in right.trajectory.moments]
+
+
+# The model of a run.
+
+
+def stopped(model, folder, **options):
+    """A run of a preset that was interrupted after two steps."""
+    settings = {"episodes": 3, "wave": 1, "max_steps": 1, "generation": {"max_new_tokens": 4}, "runs_dir": folder}
+    with pytest.raises(Stop):
+        playing.play("20q", model, run="it", on_progress=stop_after(2), **{**settings, **options})
+    return folder / "it"
+
+
+def test_a_run_of_a_bfloat16_model_is_resumed_in_bfloat16(tmp_path):
+    with sonde.load("tiny-llama", dtype="bfloat16", max_batch=5) as model:
+        whole = playing.play("20q", model, episodes=3, wave=1, max_steps=1, generation={"max_new_tokens": 4},
+                             capture=SITES, runs_dir=tmp_path / "whole", run="it")  # fmt: skip
+        cut = stopped(model, tmp_path / "cut", capture=SITES)
+    again = playing.resume(cut)
+    assert again[2].trajectory.get_activation(0, "blocks.1.hook_resid_post").dtype == torch.bfloat16
+    assert episode_bytes(again) == episode_bytes(whole)
+    told = json.loads((cut / "manifest.json").read_text())["model"]
+    assert (told["name"], told["dtype"], told["device"], told["options"]["max_batch"]) == (
+        "tiny-llama", "bfloat16", "cpu", 5)  # fmt: skip
+
+
+def test_a_run_is_not_resumed_with_a_model_of_another_type_or_with_other_weights(model, tmp_path):
+    cut = stopped(model, tmp_path)
+    with sonde.load("tiny-llama", dtype="bfloat16") as other:
+        with pytest.raises(errors.RequestError, match=r"not the model that run it has: .*bfloat16, not float32"):
+            playing.resume(cut, other)
+    with sonde.load("tiny-llama") as other:
+        other.hf.lm_head.weight.data[0, 0] += 1
+        with pytest.raises(errors.RequestError, match="its weights are others"):
+            playing.resume(cut, other)
+        with pytest.raises(errors.RequestError, match="its weights are others"):
+            playing.play("20q", other, run="it", runs_dir=tmp_path, episodes=3, wave=1, max_steps=1,
+                         generation={"max_new_tokens": 4})  # fmt: skip
+    assert playing.resume(cut, model).run.status == "finished"
+
+
+def test_a_run_of_an_edited_model_is_not_resumed_with_the_original(tmp_path):
+    with sonde.load("tiny-llama") as edited:
+        with torch.no_grad():
+            edited.hf.model.norm.weight.mul_(2)
+        cut = stopped(edited, tmp_path)
+        before = (cut / "episodes").stat().st_mtime_ns
+        with pytest.raises(errors.ModelError, match=r"what 'tiny-llama' gives now.*weights are others"):
+            playing.resume(cut)
+        assert (cut / "episodes").stat().st_mtime_ns == before
+        assert len(playing.resume(cut, edited)) == 3
+
+
+def test_a_run_of_an_earlier_version_is_resumed_by_the_name_it_has(model, tmp_path):
+    cut = stopped(model, tmp_path)
+    told = documents.read(cut / "manifest.json")
+    documents.write(cut / "manifest.json", {**told, "model": {"name": told["model"]["name"]}})
+    assert playing.resume(cut).run.status == "finished"
 
 
 # Forks.
