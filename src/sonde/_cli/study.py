@@ -76,7 +76,7 @@ def twenty_questions(
     known = study.settings_of_run(run, runs) if alone else None
     if known is not None and any(one is not None for one in typed):
         known = None  # they are compared with the run's when it is opened
-    with loading.load(known.model if known else model or MODEL) as loaded:
+    with study.model_of_run(run, runs) if known else loading.load(model or MODEL) as loaded:
         chosen = known or settings.settings_of(
             loaded,
             "full" if full else "small",
@@ -89,7 +89,7 @@ def twenty_questions(
             options=dict(screens.pair(text) for text in option or ()),
             seed=seed,
         )
-        kept = study.opened(chosen, run, runs)
+        kept = study.opened(chosen, run, runs, model=loaded)
         todo = [name for name in (study.STAGES if stage == "all" else (stage,)) if name not in study.stages_done(kept)]
         by_stage = {name: value for name, value in estimating.seconds(loaded, chosen).items() if name in todo}
         parts = ", ".join(f"{name} {screens.span(value)}" for name, value in by_stage.items())

@@ -106,7 +106,7 @@ def _rehearse(written: dict[str, Any], held: str) -> list[dict[str, Any]]:
     assert settings.environment is not None
     _model(held)
     try:
-        playing.maker(settings.environment, settings)()
+        plans.maker(settings.environment, settings)()
     except errors.SondeError as error:
         raise errors.SelectorError(f"a worker cannot make the environment {settings.environment!r}: {error}") from None
     return []
@@ -133,7 +133,7 @@ def _work(folder: str, written: dict[str, Any], held: str, number: int) -> list[
     with playing.pinned(settings.threads):
         stage = waves.Stage(
             model=_model(held),
-            make=playing.maker(settings.environment, settings),
+            make=plans.maker(settings.environment, settings),
             settings=settings,
             folder=store.Run.open(Path(folder)).episodes_dir,
             on_tick=note,

@@ -105,7 +105,7 @@ async def _play(
                 if on_step is not None:
                     on_step(step - 1, action, now)
         capture.reward = total
-    origin = trajectories.Origin.of(env, client, task)
+    origin = trajectories.Origin.of(env, client, task, capture.settings, max_steps)
     return trajectories.EpisodeTrajectory.of(capture.get_trajectory(), origin)
 
 
@@ -116,6 +116,10 @@ class _Notes:
         self.reward: float | None = None
         self._steps: list[capture_trajectory.Step] = []
         self._noted: dict[str, Any] = {}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"sites": []}
 
     def boarded(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

@@ -5,14 +5,16 @@ has a part in its numbers, so that seed, wave size and thread count fix the resu
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from sonde import store
-from sonde.core import errors, interventions
+from sonde.agents import presets
+from sonde.core import errors, interventions, sites
 
+EnvFactory = str | Callable[[], Any]
 Conditions = Mapping[str, tuple[interventions.Intervention, ...]]
 
 
@@ -97,7 +99,7 @@ class Settings:
     def to_json(self) -> dict[str, Any]:
         """The settings as JSON data; what is opaque is named only."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        plain["conditions"] = {name: [_written(spec) for spec in held] for name, held in self.conditions.items()}
+        plain["conditions"] = {name: written(held) for name, held in self.conditions.items()}
         return store.jsonable(plain)
 
     @classmethod
@@ -108,9 +110,7 @@ class Settings:
             OpaqueError: It holds something that could only be named.
         """
         fields = dict(data)
-        fields["conditions"] = {
-            name: tuple(_read(spec) for spec in held) for name, held in fields["conditions"].items()
-        }
+        fields["conditions"] = {name: read(held) for name, held in fields["conditions"].items()}
         return cls(**fields)
 
 
@@ -120,13 +120,43 @@ def step_seed(seed: int, plan: Plan, step: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint32)[0])
 
 
-def _written(spec: interventions.Intervention) -> dict[str, Any]:
-    return {"opaque": spec.describe()} if isinstance(spec, interventions.Opaque) else spec.to_json()
+def written(specs: Sequence[interventions.Intervention]) -> list[dict[str, Any]]:
+    """Interventions as JSON data; what is opaque is named only."""
+    return [{"opaque": spec.describe()} if isinstance(spec, interventions.Opaque) else spec.to_json() for spec in specs]
 
 
-def _read(data: Mapping[str, Any]) -> interventions.Intervention:
-    if "opaque" in data:
-        raise errors.OpaqueError(
-            f"{data['opaque']} is a plain function and was not stored: call sonde.play with it again"
-        )
-    return interventions.from_json(data)
+def read(data: Sequence[Mapping[str, Any]]) -> tuple[interventions.Intervention, ...]:
+    """Reads what `written` wrote.
+
+    Raises:
+        OpaqueError: One of them could only be named.
+    """
+    opaque = [one["opaque"] for one in data if "opaque" in one]
+    if opaque:
+        raise errors.OpaqueError(f"{opaque[0]} is a plain function and was not stored: call sonde.play with it again")
+    return tuple(map(interventions.from_json, data))
+
+
+def maker(env_factory: EnvFactory, settings: Settings) -> Callable[[], Any]:
+    """What makes the environments; the run's seed orders their tasks unless the options say otherwise."""
+    if not isinstance(env_factory, str):
+        return env_factory
+    return lambda: presets.make(env_factory, **{"seed": settings.seed, **settings.options})
+
+
+def recording(asked: Any, site_names: Sequence[str]) -> dict[str, Any]:
+    """`Settings.capture` from what a user may write for it.
+
+    Raises:
+        RequestError: An unknown key.
+        SiteError: The model has no such Site.
+    """
+    chosen = dict(asked) if isinstance(asked, Mapping) else {"hook_filter": asked}
+    unknown = set(chosen) - {"hook_filter", "positions", "dtype"}
+    if unknown:
+        raise errors.RequestError(f"capture takes hook_filter, positions and dtype, got {sorted(unknown)}")
+    names = sites.select(chosen["hook_filter"], site_names) if chosen.get("hook_filter") else []
+    kept: dict[str, Any] = {"sites": names, "positions": chosen.get("positions", "all")}
+    if chosen.get("dtype") is not None:
+        kept["dtype"] = str(chosen["dtype"]).removeprefix("torch.")
+    return store.jsonable(kept)

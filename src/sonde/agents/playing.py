@@ -18,15 +18,14 @@ from typing import Any, TypedDict, Unpack, overload
 import torch
 
 from sonde import store
-from sonde.agents import plans, presets, progress, trajectories, waves
-from sonde.core import errors, interventions, sites
+from sonde.agents import plans, progress, trajectories, waves
+from sonde.core import errors, interventions
 from sonde.models import adapters, identity, loading
 from sonde.models import model as models_model
 
 KIND = "play"
 #: Tokens generated per answer at most, where neither the environment nor the caller says.
 NEW_TOKENS = 64
-EnvFactory = str | Callable[[], Any]
 Specs = Sequence[interventions.Intervention]
 OnProgress = Callable[[progress.Progress], None]
 
@@ -130,7 +129,7 @@ class Played(Sequence[Episode]):
         return [episode.reward for episode in self]
 
 
-def play(env_factory: EnvFactory, model: Any, **options: Unpack[Options]) -> Played:
+def play(env_factory: plans.EnvFactory, model: Any, **options: Unpack[Options]) -> Played:
     """Plays episodes and records them as a run; not from inside an event loop (there: `play_async`).
 
     Args:
@@ -145,7 +144,7 @@ def play(env_factory: EnvFactory, model: Any, **options: Unpack[Options]) -> Pla
     return asyncio.run(play_async(env_factory, model, **options))
 
 
-async def play_async(env_factory: EnvFactory, model: Any, **options: Unpack[Options]) -> Played:
+async def play_async(env_factory: plans.EnvFactory, model: Any, **options: Unpack[Options]) -> Played:
     """As `play`, to be awaited."""
     unknown = set(options) - Options.__annotations__.keys()
     if unknown:
@@ -158,7 +157,7 @@ async def play_async(env_factory: EnvFactory, model: Any, **options: Unpack[Opti
 
     with loaded(model) as opened:
         settings = settings_of(env_factory, opened, options)
-        make = maker(env_factory, settings)
+        make = plans.maker(env_factory, settings)
         make()  # a bad option or an empty selection is found before anything is written
         held = identity.of(opened)
         if engine == "ray":
@@ -182,7 +181,7 @@ async def play_async(env_factory: EnvFactory, model: Any, **options: Unpack[Opti
             with pinned(settings.threads), opened.packed():
                 for wave in todo:
                     await waves.play_wave(stage, wave)
-        origin = trajectories.Origin(settings, make, opened, settings.plans()[0])
+        origin = trajectories.Origin(settings, make, opened, settings.plans()[0], held)
         return _ended(run, settings, origin, report.progress)
 
 
@@ -260,7 +259,7 @@ def opened_run(run: str | Path, runs_dir: Path | str | None = None) -> store.Run
     return found
 
 
-def settings_of(env_factory: EnvFactory, model: models_model.Model, options: Options) -> plans.Settings:
+def settings_of(env_factory: plans.EnvFactory, model: models_model.Model, options: Options) -> plans.Settings:
     """The settings that options amount to."""
     if "interventions" in options and "conditions" in options:
         raise errors.RequestError("give interventions, or conditions by name, but not both")
@@ -275,18 +274,10 @@ def settings_of(env_factory: EnvFactory, model: models_model.Model, options: Opt
         seed=options.get("seed", 0),
         max_steps=options.get("max_steps"),
         wave=options.get("wave", 16),
-        capture=_capture(options.get("capture"), model),
+        capture=plans.recording(options.get("capture"), model.site_names),
         generation=generation,
         threads=torch.get_num_threads(),
     )
-
-
-def maker(env_factory: EnvFactory, settings: plans.Settings) -> Callable[[], Any]:
-    """What makes the environments; the run's seed orders their tasks unless the options say otherwise."""
-    if not isinstance(env_factory, str):
-        return env_factory
-    selection = env_factory
-    return lambda: presets.make(selection, **{"seed": settings.seed, **settings.options})
 
 
 @contextlib.contextmanager
@@ -308,18 +299,6 @@ def loaded(model: Any) -> Iterator[models_model.Model]:
             yield found
     else:
         yield adapters.as_model(model)
-
-
-def _capture(asked: Any, model: models_model.Model) -> dict[str, Any]:
-    chosen = dict(asked) if isinstance(asked, Mapping) else {"hook_filter": asked}
-    unknown = set(chosen) - {"hook_filter", "positions", "dtype"}
-    if unknown:
-        raise errors.RequestError(f"capture takes hook_filter, positions and dtype, got {sorted(unknown)}")
-    names = sites.select(chosen["hook_filter"], model.site_names) if chosen.get("hook_filter") else []
-    kept: dict[str, Any] = {"sites": names, "positions": chosen.get("positions", "all")}
-    if chosen.get("dtype") is not None:
-        kept["dtype"] = str(chosen["dtype"]).removeprefix("torch.")
-    return store.jsonable(kept)
 
 
 def _finished(run: store.Run, wave: Sequence[plans.Plan]) -> bool:

@@ -61,6 +61,7 @@ class Tick:
 
 
 OnTick = Callable[[Tick], None]
+Past = tuple[history.Moment, tuple[interventions.Intervention, ...]]
 
 
 class Meeting:
@@ -156,8 +157,8 @@ class Stage:
         settings: What is played.
         folder: Where the episodes' folders are; None: in memory.
         on_tick: Told of every step.
-        past: Steps that all episodes have in common and start from.
-        past_under: The interventions those were played under.
+        past: Steps that all episodes have in common and start from, each with the interventions it was played under.
+        chat: `tokenizer` and `chat_template` of the client, where they are not the model's own.
     """
 
     model: models_model.Model
@@ -165,8 +166,8 @@ class Stage:
     settings: plans.Settings
     folder: Path | None
     on_tick: OnTick | None = None
-    past: tuple[history.Moment, ...] = ()
-    past_under: tuple[interventions.Intervention, ...] = ()
+    past: Sequence[Past] = ()
+    chat: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 async def play_wave(stage: Stage, wave: Sequence[plans.Plan]) -> list[capture_trajectory.TrajectoryActivations]:
@@ -200,7 +201,7 @@ class _Episode:
         policy = generation.pop("context_policy", "error")
         held: Sequence[interventions.Intervention] = stage.settings.conditions[plan.condition]
         self.client = agents_client.HookedTransformerLLMClient(
-            stage.model, generation_kwargs=generation, fwd_hooks=held, context_policy=policy
+            stage.model, generation_kwargs=generation, fwd_hooks=held, context_policy=policy, **stage.chat
         )
         self.total = 0.0
 
@@ -280,12 +281,13 @@ class _Episode:
 
     async def _recalled(self) -> Sequence[history.Moment]:
         """The past that the episode starts from, known to the client as if it had been played here."""
-        held, self.client.fwd_hooks = self.client.fwd_hooks, self.stage.past_under
-        for moment in self.stage.past:
+        held = self.client.fwd_hooks
+        for moment, under in self.stage.past:
+            self.client.fwd_hooks = under
             await self.client.recall(moment.observation, moment.text, moment.tokens)
             self.total += float(moment.reward or 0.0)
         self.client.fwd_hooks = held
-        return self.stage.past
+        return [moment for moment, _ in self.stage.past]
 
     async def _answer(self, seen: Any, number: int, forced: tuple[int, ...]) -> records.LLMResponse:
         seed = plans.step_seed(self.stage.settings.seed, self.plan, number) if seen.seed is None else seen.seed

@@ -113,6 +113,14 @@ class ActivationCapture:
             self._writer.close({**self.summary, "reward": capture_trajectory.plain_reward(self.reward)})
             self._writer = None
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it records, as data: `sites`, `positions`, `dtype`."""
+        kept: dict[str, Any] = {"sites": list(self.sites), "positions": self.positions}
+        if self.dtype is not None:
+            kept["dtype"] = str(self.dtype).removeprefix("torch.")
+        return store.jsonable(kept)
+
     def resume(self) -> int:
         """Takes up the episode in the folder again, before the `with` block; returns how many steps it has.
 

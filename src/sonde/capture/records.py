@@ -51,9 +51,25 @@ class Records:
     @property
     def names(self) -> list[str]:
         """The Sites recorded."""
+        return [name for name in self._columns if not name.startswith("records.")]
+
+    @property
+    def _columns(self) -> set[str]:
         reader = self._opened()
-        known = {*self._parts, *(reader.names if reader else ())}
-        return [name for name in known if not name.startswith("records.")]
+        return {*self._parts, *(reader.names if reader else ())}
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, Tensor]) -> "Records":
+        """Records in memory. A column that is shorter than the others was not recorded in the last ones."""
+        records = cls()
+        records._parts = {name: [column] for name, column in columns.items()}
+        records.count = len(columns[TOKENS]) if columns else 0
+        return records
+
+    def head(self, count: int) -> dict[str, Tensor]:
+        """Every column of the first records."""
+        keys = int(self.whole(KEYS)[:count].sum()) if count else 0
+        return {name: self.whole(name)[: keys if _ragged(name) else count] for name in self._columns}
 
     def append(
         self, tokens: Sequence[int], positions: Tensor, keys: Sequence[int], values: Mapping[str, Tensor]
@@ -97,12 +113,14 @@ class Records:
         """A Site's value for records: `pos …`, or `head query key` for query-by-key Sites."""
         rows = self.whole(name)
         index = torch.from_numpy(np.ascontiguousarray(chosen, dtype=np.int64))
-        if not sites.Site.parse(name).is_query_key:
+        if not _ragged(name):
+            _check_there(name, int(index.max()) < len(rows) if len(index) else True)
             return rows[index.to(rows.device)]
         keys = self.whole(KEYS)
         if self._offsets is None:
             self._offsets = torch.cumsum(keys, 0) - keys
         counts, starts = keys[index].tolist(), self._offsets[index].tolist()
+        _check_there(name, all(start + count <= len(rows) for start, count in zip(starts, counts, strict=True)))
         width = max(counts, default=0)
         fill = -torch.inf if name.endswith("attn_scores") else 0.0
         out = rows.new_full((rows.shape[1], len(counts), width), fill)
@@ -114,6 +132,15 @@ class Records:
         if self._reader is None and self._folder is not None:
             self._reader = store.EpisodeReader.open(self._folder)
         return self._reader
+
+
+def _ragged(name: str) -> bool:
+    return not name.startswith("records.") and sites.Site.parse(name).is_query_key
+
+
+def _check_there(name: str, there: bool) -> None:
+    if not there:
+        raise errors.CaptureError(f"{name!r} was not recorded in this step, only in others of the trajectory")
 
 
 def to_array(value: Tensor) -> store.Array:

@@ -42,16 +42,23 @@ _TOKENIZER = ("chat_template", "special_tokens_map", "padding_side", "clean_up_t
               "split_special_tokens", "add_bos_token", "add_eos_token")  # fmt: skip
 
 
+def outline(model: models_model.Model) -> dict[str, Any]:
+    """What a record says without having looked at the weights; costs nothing."""
+    model.check_open()
+    return {
+        "name": model.cfg.model_name,
+        "source": model.source,
+        "dtype": str(next(model.hf.parameters()).dtype).removeprefix("torch."),
+        "device": model.device.type,
+        "options": model.options,
+    }
+
+
 def of(model: models_model.Model) -> dict[str, Any]:
     """A model's record: `name`, `source` (what to load; None if it was made from an object), and what `WORDS` names."""
-    model.check_open()
     with model.lock:  # no batch runs that has the layers in another order, or hooks
         return {
-            "name": model.cfg.model_name,
-            "source": model.source,
-            "dtype": str(next(model.hf.parameters()).dtype).removeprefix("torch."),
-            "device": model.device.type,
-            "options": model.options,
+            **outline(model),
             "weights": _weights(model.hf),
             "network": _network(model),
             "tokenizer": _tokenizer(model.tokenizer),

@@ -287,9 +287,9 @@ def test_a_run_of_a_bfloat16_model_is_resumed_in_bfloat16(tmp_path):
 
 def test_a_run_is_not_resumed_with_a_model_of_another_type_or_with_other_weights(model, tmp_path):
     cut = stopped(model, tmp_path)
-    with sonde.load("tiny-llama", dtype="bfloat16") as other:
-        with pytest.raises(errors.RequestError, match=r"not the model that run it has: .*bfloat16, not float32"):
-            playing.resume(cut, other)
+    told = r"not the model that run it has: .*bfloat16, not float32"
+    with sonde.load("tiny-llama", dtype="bfloat16") as other, pytest.raises(errors.RequestError, match=told):
+        playing.resume(cut, other)
     with sonde.load("tiny-llama") as other:
         other.hf.lm_head.weight.data[0, 0] += 1
         with pytest.raises(errors.RequestError, match="its weights are others"):
@@ -369,7 +369,7 @@ def test_the_past_of_a_fork_is_encoded_once(model, tmp_path):
 
     generation.Batch.run = counted
     try:
-        trajectory.fork(3, n=5)
+        trajectory.fork(3, n=5, capture=[])
     finally:
         generation.Batch.run = real
     assert rows[0][0] == 1

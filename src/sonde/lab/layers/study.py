@@ -23,6 +23,7 @@ from sonde.core import errors
 from sonde.lab import rows as lab_rows
 from sonde.lab.layers import settings as study_settings
 from sonde.lab.layers import stages
+from sonde.models import identity
 from sonde.models import model as models_model
 from sonde.store import documents
 
@@ -62,8 +63,9 @@ def run(
     """
     if settings.model != model.cfg.model_name:
         raise errors.RequestError(f"the settings are for {settings.model!r}, the model is {model.cfg.model_name!r}")
-    told = settings.to_json()
-    kept = store.Run.take_up(runs_dir, kind=KIND, model=settings.model, settings=told, seed=settings.seed, id=run)
+    told, held = settings.to_json(), identity.of(model)
+    kept = store.Run.take_up(runs_dir, kind=KIND, model=held, settings=told, seed=settings.seed, id=run)
+    identity.check(kept.manifest["model"], held, what=f"run {kept.id}")
     bench: stages.Bench | None = None
     measured: dict[str, Any] = {}
     for name in STAGES:

@@ -89,8 +89,8 @@ async def roll_out(
             capture={"sites": [], "positions": "all"},
         ),
         folder=None,
-        past=tuple(trajectory.moments[:step]),
-        past_under=origin.settings.conditions[origin.plan.condition],
+        past=trajectory.past(step),
+        chat=origin.chat,
     )
     pairs = [(branch, name) for branch in range(n) for name in conditions]
     rows = [plans.Plan(i, origin.plan.episode, name, branch + 1) for i, (branch, name) in enumerate(pairs)]

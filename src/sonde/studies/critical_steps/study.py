@@ -16,6 +16,7 @@ from typing import Any, Unpack
 from sonde import store
 from sonde.agents import playing
 from sonde.core import errors
+from sonde.models import identity
 from sonde.models import model as models_model
 from sonde.store import documents
 from sonde.studies.critical_steps import results, stages
@@ -51,15 +52,18 @@ async def run_async(source: Source, model: Any, **options: Unpack[study_settings
         known = study_settings.Options.__annotations__
         raise TypeError(f"this study has no option {name!r}{errors.suggest(name, known)}")
     with playing.loaded(model) as loaded:
-        settings = settings_of(source, loaded, options)
+        settings, held = settings_of(source, loaded, options), identity.of(loaded)
+        if isinstance(source, playing.Played):
+            identity.check(source.run.manifest["model"], held, what=f"run {source.run.id}")
         kept = store.Run.take_up(
             options.get("runs_dir"),
             kind=KIND,
-            model=settings.model,
+            model=held,
             settings=settings.to_json(),
             seed=settings.seed,
             id=options.get("run"),
         )
+        identity.check(kept.manifest["model"], held, what=f"run {kept.id}")
         with playing.pinned(settings.threads), loaded.packed():
             work = stages.Work(loaded, settings, kept.folder, options.get("on_progress"))
             found = await _stages(work, source)

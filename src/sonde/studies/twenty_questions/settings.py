@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sonde import store
-from sonde.agents import playing
+from sonde.agents import plans
 from sonde.agents.twenty_questions import objects
 from sonde.analysis import examples
 from sonde.core import errors
@@ -169,8 +169,8 @@ class Games:
         test_options: Options of the latter.
     """
 
-    train: playing.EnvFactory
-    test: playing.EnvFactory
+    train: plans.EnvFactory
+    test: plans.EnvFactory
     train_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     test_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 

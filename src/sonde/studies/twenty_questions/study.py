@@ -22,6 +22,7 @@ from typing import Any
 from sonde import store
 from sonde.analysis import evolution, jackknife
 from sonde.core import errors
+from sonde.models import identity
 from sonde.models import model as models_model
 from sonde.store import disk, documents, layout
 from sonde.studies.twenty_questions import claims as study_claims
@@ -75,7 +76,7 @@ def run(
         RequestError: A run of that name with other settings, or of another model.
         AnalysisError: The games do not support the analysis; the message says what to change.
     """
-    kept = opened(settings, run, runs_dir)
+    kept = opened(settings, run, runs_dir, model=model)
     for stage in STAGES:
         run_stage(stage, model, kept, settings, games=games, tell=tell)
     return finished(kept, settings)
@@ -181,14 +182,23 @@ def finished(kept: store.Run, settings: study_settings.Settings) -> Study:
     return Study(kept.folder, found, results, kept.folder / "report.html")
 
 
-def opened(settings: study_settings.Settings, run: str | None = None, runs_dir: Path | str | None = None) -> store.Run:
+def opened(
+    settings: study_settings.Settings,
+    run: str | None = None,
+    runs_dir: Path | str | None = None,
+    *,
+    model: models_model.Model | None = None,
+) -> store.Run:
     """The run to write to: a new one, or the one of that name.
 
     Raises:
         RequestError: It is of another kind or model, or has other settings.
     """
-    told = settings.to_json()
-    return store.Run.take_up(runs_dir, kind=KIND, model=settings.model, settings=told, seed=settings.seed, id=run)
+    told, held = settings.to_json(), {"name": settings.model} if model is None else identity.of(model)
+    kept = store.Run.take_up(runs_dir, kind=KIND, model=held, settings=told, seed=settings.seed, id=run)
+    if model is not None:
+        identity.check(kept.manifest["model"], held, what=f"run {kept.id}")
+    return kept
 
 
 def settings_of_run(run: str, runs_dir: Path | str | None = None) -> study_settings.Settings:
@@ -197,6 +207,20 @@ def settings_of_run(run: str, runs_dir: Path | str | None = None) -> study_setti
     Raises:
         RequestError: There is none of that name, or it is of another kind.
     """
+    return study_settings.Settings.from_json(_manifest(run, runs_dir)["settings"])
+
+
+def model_of_run(run: str, runs_dir: Path | str | None = None) -> models_model.Model:
+    """The model that a run was started with, loaded again.
+
+    Raises:
+        RequestError: There is no run of that name, or it is of another kind.
+        ModelError: The model cannot be loaded again, or what has its name now is another.
+    """
+    return identity.rebuilt(_manifest(run, runs_dir)["model"])
+
+
+def _manifest(run: str, runs_dir: Path | str | None) -> dict[str, Any]:
     parent = Path(runs_dir if runs_dir is not None else store.default_runs_dir())
     if run not in layout.list_runs(parent):
         raise errors.RequestError(
@@ -205,7 +229,7 @@ def settings_of_run(run: str, runs_dir: Path | str | None = None) -> study_setti
     manifest = store.Run.open(parent / run).manifest
     if manifest["kind"] != KIND:
         raise errors.RequestError(f"run {run} is of kind {manifest['kind']!r}, not {KIND!r}: give another one")
-    return study_settings.Settings.from_json(manifest["settings"])
+    return manifest
 
 
 def _stage(folder: Path, name: str, wanted: str) -> dict[str, Any]:
