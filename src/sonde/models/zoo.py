@@ -98,11 +98,10 @@ def _make(wheel: Wheel, folder: Path, stage: "_Stage") -> None:
 def _check_converted(folder: Path) -> None:
     """Does the model still know what it knew? A loader that leaves the unembedding random only warns."""
     import torch
-    import transformers
 
-    with quiet():
-        network = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    from sonde.models import checkpoint
+
+    network, tokenizer = checkpoint.read(folder, torch.float32)
     prompt = tokenizer("When Mary and John went to the store, John gave a drink to", return_tensors="pt")
     with torch.no_grad():
         chance = network(**prompt).logits[0, -1].softmax(dim=-1)
@@ -144,17 +143,11 @@ def _check(archive: Path, wheel: Wheel) -> None:
 def convert_gguf(gguf: Path, folder: Path) -> None:
     """Writes a GGUF file as an ordinary model folder, weights in float32."""
     import torch
-    import transformers
+
+    from sonde.models import checkpoint
 
     with quiet(), contextlib.redirect_stderr(io.StringIO()):
-        network = transformers.AutoModelForCausalLM.from_pretrained(
-            gguf.parent,
-            gguf_file=gguf.name,
-            dtype=torch.float32,
-            quantization_config=transformers.GgufConfig(dequantize=True),
-        )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        vars(network.config).pop("quantization_config", None)
+        network, tokenizer = checkpoint.read_gguf(gguf, torch.float32)
         network.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
