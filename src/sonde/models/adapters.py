@@ -32,7 +32,7 @@ import transformers
 from torch import Tensor, nn
 
 from sonde.core import errors
-from sonde.models import folders, hub, prove, tokenizer_files, zoo
+from sonde.models import downloads, folders, prove, tokenizer_files, zoo
 from sonde.models import model as models_model
 
 ACCEPTED = (
@@ -194,7 +194,7 @@ def _find_tokenizer(network: Any) -> Any:
             raise ValueError("it was not loaded from anywhere")
         path = Path(source)
         if not path.is_dir():
-            path = hub.fetch(source, weights=False)
+            path = downloads.fetch(source, weights=False)
         with zoo.quiet():
             return tokenizer_files.read(folders.Folder(path), network.config)
     except (OSError, ValueError, RuntimeError, LookupError, errors.ModelError) as error:

