@@ -4,6 +4,7 @@ import gc
 import hashlib
 import zipfile
 
+import huggingface_hub
 import pytest
 import torch
 import transformers
@@ -63,7 +64,7 @@ def test_a_device_that_is_not_there_is_told_before_anything_is_loaded(device):
 
 @pytest.mark.parametrize("name", ["tiny-gtp2", "SmolLM2-135M-Instruct", "smollm2-135m-instuct"])
 def test_a_misspelt_zoo_name_is_answered_without_asking_the_hub(name, monkeypatch):
-    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("asked"))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked"))
     with pytest.raises(errors.ZooError, match="did you mean"):
         loading.load(name)
 
