@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from sonde.core import errors
-from sonde.models import templates
+from sonde.models import templates, tokenizer_files
 
 Policy = Literal["error", "drop_oldest_turns", "keep_first_and_last"]
 #: For tokenizers without a template of their own.
@@ -148,7 +148,8 @@ def encode(tokenizer: Any, pieces: Sequence[Piece]) -> list[int]:
     """Tokens of rendered pieces."""
     ids: list[int] = []
     for piece in pieces:
-        ids += tokenizer.encode(piece.text, add_special_tokens=False, split_special_tokens=not piece.trusted)
+        options = {"add_special_tokens": False, "split_special_tokens": not piece.trusted}
+        ids += tokenizer_files.encode(tokenizer, piece.text, **options)
     return ids
 
 

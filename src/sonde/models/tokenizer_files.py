@@ -2,15 +2,15 @@
 
 The files that tokenizers are made of, and no others, are copied into a scratch folder, each of bounded size; of
 `tokenizer_config.json` only settings that are data are kept, and transformers reads that folder. So neither code nor paths
-named in the original are ever seen. `tokenizer.json` is checked for what would make encoding explode: replacements that
-multiply a text, numbers of tokens beyond every vocabulary. Costs the copy and one more reading of the JSON.
+named in the original are ever seen. `tokenizer.json` is checked for what would make encoding explode: parts that multiply
+a text, tokens without end. Costs the copy and one more reading of the JSON.
 """
 
 import json
 import math
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,11 @@ SETTINGS = frozenset(
 )
 #: Above every vocabulary that was seen.
 MOST_TOKENS = 2**21
-#: How many times longer a text may become before it is split.
-MOST_GROWTH = 1_000
+#: What is added to a vocabulary is searched for in every text, by a table that takes a hundred bytes for each letter.
+MOST_ADDED, MOST_LETTERS = 2**16, 2**20
+#: How many times longer a text may become.
+MOST_GROWTH = 10_000
+LARGEST_PROCESSOR = 2**16
 _CLASS = re.compile(r"\w*Tokenizer(Fast)?|TokenizersBackend|PythonBackend|SentencePieceBackend")
 
 
@@ -88,6 +91,26 @@ def read(folder: folders.Folder, config: Any) -> Any:
         tokenizer.name_or_path = str(folder.path)
         tokenizer.decode(tokenizer.encode("Is it one?"))
         return tokenizer
+
+
+def encode(tokenizer: Any, text: str, **options: Any) -> list[int]:
+    """Tokens of a text.
+
+    Raises:
+        ModelError: The tokenizer fails at it; the regular expressions of some do at some texts.
+    """
+    with folders.explained("the tokenizer cannot encode this text"):
+        return tokenizer.encode(text, **options)
+
+
+def decode(tokenizer: Any, tokens: Sequence[int], **options: Any) -> str:
+    """Text of tokens.
+
+    Raises:
+        ModelError: The tokenizer fails at them.
+    """
+    with folders.explained("the tokenizer cannot decode these tokens"):
+        return tokenizer.decode(list(tokens), **options)
 
 
 def _contents(folder: folders.Folder) -> Iterator[tuple[str, bytes]]:
@@ -122,9 +145,14 @@ def _check(name: str, content: Any) -> None:
         model = content.get("model")
         vocabulary = model.get("vocab") if isinstance(model, dict) else None
         _check_numbers(name, vocabulary.values() if isinstance(vocabulary, dict) else ())
-        added = content.get("added_tokens") or []
-        _check_numbers(name, [one.get("id") for one in added if isinstance(one, dict)])
-        for part in ("normalizer", "pre_tokenizer", "decoder"):
+        added = [one for one in content.get("added_tokens") or [] if isinstance(one, dict)]
+        _check_numbers(name, [one.get("id") for one in added])
+        letters = sum(len(str(one.get("content"))) for one in added)
+        if len(added) > MOST_ADDED or letters > MOST_LETTERS:
+            raise errors.ModelError(f"{name} adds {len(added):,} tokens of {letters:,} letters to its vocabulary")
+        if len(json.dumps(content.get("post_processor"))) > LARGEST_PROCESSOR:
+            raise errors.ModelError(f"the post_processor in {name} is too large")
+        for part in ("normalizer", "pre_tokenizer", "decoder", "post_processor"):
             growth = math.prod(_growths(content.get(part)))
             if growth > MOST_GROWTH:
                 raise errors.ModelError(f"the {part} in {name} would make texts {growth:,} times longer")
@@ -139,11 +167,16 @@ def _check_numbers(name: str, ids: Any) -> None:
 
 
 def _growths(part: Any) -> Iterator[int]:
-    """By how much each replacement in a tokenizer's part can multiply a text."""
+    """By how much each thing in a tokenizer's part can multiply a text."""
     if isinstance(part, dict):
-        content = part.get("content")
-        if part.get("type") == "Replace" and isinstance(content, str):
-            yield max(1, len(content))
+        content = part.get("content", part.get("prepend"))
+        if part.get("type") in ("Replace", "Prepend") and isinstance(content, str):
+            pattern = part.get("pattern")
+            found = pattern.get("String") if isinstance(pattern, dict) else None
+            # A regular expression, or an empty text, is found between any two letters.
+            yield math.ceil(len(content) / len(found)) or 1 if isinstance(found, str) and found else len(content) + 1
+        single = part.get("single")
+        yield max(1, len(single)) if isinstance(single, list) else 1
         for below in part.values():
             yield from _growths(below)
     elif isinstance(part, list):

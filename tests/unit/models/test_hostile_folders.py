@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 
 from sonde.core import errors
-from sonde.models import adapters, generation, loading, tiny
+from sonde.models import adapters, chat, generation, loading, tiny
 
 MARK = "ran"
 CODE = "import os, pathlib\npathlib.Path(os.environ['SONDE_TEST_MARK']).write_text('ran')\n"
@@ -511,3 +511,49 @@ def test_an_id_of_the_hub_is_loaded_from_its_cache_and_no_code_of_it_is_run(fold
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
     assert torch.equal(loading.load("some/body").hf(TOKENS).logits, saved[1](TOKENS).logits)
     assert not (folder.parent / MARK).exists()
+
+
+def tokenizer_with(folder, **parts):
+    change(folder, "tokenizer.json", **parts)
+    return loading.load(folder)
+
+
+def test_a_regular_expression_that_gives_up_is_an_error_of_the_text(folder):
+    pattern = {"type": "Split", "pattern": {"Regex": "(a|aa)+$"}, "behavior": "Isolated", "invert": False}
+    loaded = tokenizer_with(folder, pre_tokenizer=pattern)
+    text = "a" * 60 + "!"
+    messages = [{"role": "user", "content": text}]
+    for use in (
+        loaded.to_tokens,
+        loaded.generate,
+        lambda _: chat.encode(loaded.tokenizer, chat.render(loaded.tokenizer, messages)),
+    ):
+        with pytest.raises(errors.ModelError, match="cannot encode this text: PanicException"):
+            use(text)
+    assert loaded.generate("ab", max_new_tokens=1).tokens
+
+
+TOKEN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ({"added_tokens": [{**TOKEN, "id": 300, "content": "q" * 2_000_000}]}, "adds 1 tokens of 2,000,000 letters"),
+        ({"added_tokens": [{**TOKEN, "id": i, "content": str(i)} for i in range(70_000)]}, "adds 70,000 tokens"),
+        ({"normalizer": {"type": "Prepend", "prepend": "a" * 20_000}}, "the normalizer .* 20,001 times longer"),
+        (
+            {"normalizer": [{"type": "Replace", "pattern": {"Regex": ""}, "content": "aa"}] * 9},
+            "the normalizer .* 19,683 times longer",
+        ),
+        (
+            {"post_processor": {"type": "TemplateProcessing", "single": [{}] * 20_000}},
+            "the post_processor .* is too large",
+        ),
+        ({"post_processor": {"type": "TemplateProcessing", "single": [{}] * 11_000}}, "11,000 times longer"),
+    ],
+    ids=["long token", "many tokens", "prefix", "empty matches", "large template", "long template"],
+)
+def test_a_tokenizer_that_would_explode_is_refused(folder, parts, told):
+    with pytest.raises(errors.ModelError, match=told):
+        tokenizer_with(folder, **parts)
