@@ -13,6 +13,7 @@ Costs one look at each file's header and building the modules twice, the first t
 import contextlib
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +24,14 @@ import torch
 import transformers
 
 from sonde.core import errors
-from sonde.models import families, folders, gguf_header, tokenizer_files, zoo
+from sonde.models import (
+    families,
+    folders,
+    gguf_header,
+    plain,  # noqa: F401  # pyright: ignore[reportUnusedImport]  (importing it tells transformers of its architecture)
+    tokenizer_files,
+    zoo,
+)
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 #: A header has about a hundred bytes per tensor.
@@ -65,12 +73,13 @@ _IGNORED = frozenset(
         "output_hidden_states",
         "problem_type",
         "return_dict",
-        "tokenizer_class",
         "torch_dtype",
         "use_kernels",
         "use_return_dict",
     }
 )
+#: Masks and rotary frequencies, which checkpoints of the first years hold and models now compute.
+_OLD = re.compile(r"\.(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$")
 _FLOATS = {"F16", "BF16", "F32", "F64"}
 _SHOWN = 5
 
@@ -151,12 +160,15 @@ def read_config(folder: folders.Folder) -> Any:
             raise errors.ModelError(f"config.json has {key}: {why}")
     model_type = data.pop("model_type", None)
     kept = {key: value for key, value in data.items() if key not in _IGNORED and "_implementation" not in key}
+    if not tokenizer_files.is_class(kept.get("tokenizer_class")):
+        kept.pop("tokenizer_class", None)
     if model_type not in transformers.CONFIG_MAPPING:
         raise errors.ModelError(
             f"transformers has no model type {model_type!r}, and a folder's own code is never run: see "
             "sonde.models.families on adding an architecture"
         )
     made = transformers.CONFIG_MAPPING[model_type]
+    families.of_config(made)
     for size in _SIZES:
         for key in {size, made.attribute_map.get(size, size)} & kept.keys():
             _check_size(key, kept[key], MOST_LAYERS if size == _LAYERS else MOST)
@@ -314,11 +326,12 @@ def _check_needs(bare: Any, tensors: Mapping[str, Any], dtype: torch.dtype) -> N
 
 def _check_loaded(network: Any, info: Mapping[str, Any]) -> None:
     """Refuses a network of which some weight is not the file's."""
+    unexpected = [key for key in info["unexpected_keys"] if not _OLD.search(key)]
     complaints = [
         f"{what}: {_list(found)}"
         for what, found in (
             ("missing", sorted(info["missing_keys"])),
-            ("unexpected", sorted(info["unexpected_keys"])),
+            ("unexpected", sorted(unexpected)),
             ("of another shape", sorted(map(str, info["mismatched_keys"]))),
             ("unreadable", sorted(map(str, info["error_msgs"]))),
         )

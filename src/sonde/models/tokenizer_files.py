@@ -93,6 +93,11 @@ def read(folder: folders.Folder, config: Any) -> Any:
         return tokenizer
 
 
+def is_class(name: object) -> bool:
+    """Whether this can be the name of a tokenizer class."""
+    return isinstance(name, str) and _CLASS.fullmatch(name) is not None
+
+
 def encode(tokenizer: Any, text: str, **options: Any) -> list[int]:
     """Tokens of a text.
 
@@ -134,7 +139,7 @@ def _contents(folder: folders.Folder) -> Iterator[tuple[str, bytes]]:
 def _settings(found: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in found.items() if key in SETTINGS or key.endswith("_token")}
     named = kept.get("tokenizer_class")
-    if named is not None and not (isinstance(named, str) and _CLASS.fullmatch(named)):
+    if named is not None and not is_class(named):
         raise errors.ModelError(f"{CONFIG} names the tokenizer class {named!r:.80}, which is none")
     _check_numbers(CONFIG, kept.get("added_tokens_decoder") or {})
     return kept

@@ -445,6 +445,34 @@ def test_no_weight_of_any_family_can_be_left_out_unless_it_is_tied(name, tmp_pat
     assert all(torch.equal(one, two) for one, two in zip(again.hf.parameters(), network.parameters(), strict=True))
 
 
+OLD = {  # what checkpoints of the first years hold besides the weights
+    "tiny-llama": lambda layer: {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(4)},
+    "tiny-gpt2": lambda layer: {
+        f"transformer.h.{layer}.attn.bias": torch.ones(1, 1, 8, 8, dtype=torch.uint8),
+        f"transformer.h.{layer}.attn.masked_bias": torch.tensor(-1e4),
+    },
+    "tiny-neox": lambda layer: {
+        f"gpt_neox.layers.{layer}.attention.bias": torch.ones(1, 1, 8, 8, dtype=torch.bool),
+        f"gpt_neox.layers.{layer}.attention.masked_bias": torch.tensor(-1e9),
+        f"gpt_neox.layers.{layer}.attention.rotary_emb.inv_freq": torch.ones(4),
+    },
+}
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_old_checkpoints_with_masks_and_frequencies_in_them_load(name, tmp_path):
+    network, tokenizer = tiny.make(name)
+    network.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    tensors = weights(tmp_path)
+    for layer in range(network.config.num_hidden_layers):
+        tensors |= OLD[name](layer)
+    if name == "tiny-gpt2":  # and the first GPT-2 has no prefix either
+        tensors = {key.removeprefix("transformer."): tensor for key, tensor in tensors.items()}
+    rewrite(tmp_path, tensors)
+    assert torch.equal(loading.load(tmp_path).hf(TOKENS).logits, network.eval()(TOKENS).logits)
+
+
 def test_rotary_frequencies_without_end_are_not_made(tmp_path):
     network, tokenizer = tiny.make("tiny-neox")
     network.save_pretrained(tmp_path)
@@ -452,6 +480,16 @@ def test_rotary_frequencies_without_end_are_not_made(tmp_path):
     change(tmp_path, rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1e9})
     with pytest.raises(errors.ModelError, match=r"buffers that no model needs: .*inv_freq"):
         loading.load(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_saved_plain_model_loads_where_nothing_else_was_imported(tmp_path):
+    network, tokenizer = tiny.make("tiny-plain")
+    network.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    code = f"import sonde; print(sonde.load({str(tmp_path)!r}).cfg.n_layers)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "2\n"
 
 
 @pytest.mark.slow
