@@ -49,7 +49,7 @@ def main() -> None:
 
 def _beside(ids: torch.Tensor, folder: object) -> None:
     """The same prompt through the other toolkits, without recording."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     bridge = TransformerBridge.boot_transformers(str(folder), hf_model=shared.bare(), tokenizer=tokenizer, device="cpu")
     traced = nnsight.TransformersModel(shared.bare(), tokenizer=tokenizer)
 

@@ -25,7 +25,9 @@ def load() -> sonde.Model:
 def bare() -> Any:
     """The same model as transformers loads it: the peer, without anything of ours."""
     with zoo.quiet():
-        return transformers.AutoModelForCausalLM.from_pretrained(zoo.local_folder(MODEL), dtype=torch.float32)
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            zoo.local_folder(MODEL), dtype=torch.float32, trust_remote_code=False
+        )
 
 
 def tokens(count: int, seed: int) -> tuple[int, ...]:

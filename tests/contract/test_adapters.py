@@ -41,8 +41,8 @@ class Wrapped:
 
 def boot(folder):
     with zoo.quiet():
-        network = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        network = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     return model_bridge.TransformerBridge.boot_transformers(
         str(folder), hf_model=network, tokenizer=tokenizer, device="cpu"
     )
@@ -59,10 +59,10 @@ def wrap(library, folder):
         bridge = boot(folder)
         return Wrapped(bridge, bridge.original_model, lambda: bridge(TOKENS).detach())
     with zoo.quiet():
-        network = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        network = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
     if library == "transformers":
         return Wrapped(network, network, lambda: network(TOKENS).logits.detach())
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     envoy = nnsight.TransformersModel(network, tokenizer=tokenizer)
     return Wrapped(envoy, network, lambda: traced_logits(envoy))
 

@@ -73,6 +73,34 @@ def test_nothing_in_sonde_reads_or_writes_pickle():
     assert {path: uses for path, uses in found.items() if uses} == {}
 
 
+READERS = {"src/sonde/models/checkpoint.py", "src/sonde/models/tokenizer_files.py"}
+PYTHON = [path for folder in ("src", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")]
+
+
+def trusting_reads(tree: ast.AST) -> list[str]:
+    """Each call that could run the code of a model folder."""
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("from_pretrained")
+    ]
+    return [ast.unparse(call) for call in calls if "trust_remote_code=False" not in ast.unparse(call)]
+
+
+def test_the_search_for_trusting_reads_finds():
+    assert trusting_reads(ast.parse("transformers.AutoConfig.from_pretrained(folder, dtype=x)"))
+    assert not trusting_reads(ast.parse("AutoConfig.from_pretrained(folder, trust_remote_code=False)"))
+
+
+def test_model_folders_are_read_in_one_place_and_nowhere_is_their_code_trusted():
+    calls = {relative(path): trusting_reads(ast.parse(path.read_text(encoding="utf-8"))) for path in PYTHON}
+    assert {path for path, found in calls.items() if found} <= READERS
+    elsewhere = [path for path in SOURCES if "from_pretrained(" in path.read_text(encoding="utf-8")]
+    assert {relative(path) for path in elsewhere} == READERS
+    notebooks = [path.name for path in (ROOT / "notebooks").rglob("*.ipynb") if "from_pretrained(" in path.read_text()]
+    assert notebooks == []
+
+
 def test_every_source_file_is_short_enough_to_read():
     lengths = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
     assert {path: length for path, length in lengths.items() if length >= LONGEST_FILE} == {}

@@ -30,8 +30,8 @@ def pair(request, tmp_path_factory):
     with zoo.quiet():
         network.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        again = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        again = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     with loading.load(folder) as model:
         yield Pair(request.param, folder, model, again, tokenizer)
 

@@ -87,8 +87,8 @@ def test_smollm2_is_equal_to_a_bridge_in_stream_heads_and_patterns():
         tokens = model.to_tokens("When Mary and John went to the store, John gave a drink to")
         _, ours = model.run_with_cache(tokens, wanted)
     with zoo.quiet():
-        network = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    bridge = boot(folder, network, transformers.AutoTokenizer.from_pretrained(folder))
+        network = transformers.AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False)
+    bridge = boot(folder, network, transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
     with torch.no_grad():
         _, theirs = bridge.run_with_cache(tokens, names_filter=lambda name: name in ours)
     assert len(ours) == 3 * model.cfg.n_layers

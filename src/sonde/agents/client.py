@@ -14,8 +14,6 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-import jinja2
-
 from sonde.agents import conversations
 from sonde.core import errors, interventions, records, sites
 from sonde.models import adapters, chat, requests, riders
@@ -225,7 +223,7 @@ class HookedTransformerLLMClient:
             return ""
         try:
             return "".join(piece.text for piece in chat.render(self.tokenizer, messages, header=False, **options))
-        except jinja2.TemplateError:
+        except errors.RequestError:
             return ""
 
     def _sampling(self, request: records.LLMRequest, limit: int, step: int) -> requests.Sampling:

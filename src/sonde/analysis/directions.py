@@ -43,7 +43,8 @@ class Direction:
     def __post_init__(self) -> None:
         """Checks the Site and the numbers, and keeps a copy."""
         sites.Site.parse(self.site)
-        vector = np.asarray(self.vector, dtype=np.float32)
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+            vector = np.asarray(self.vector, dtype=np.float32)
         if not np.isfinite(vector).all():
             raise errors.InterventionError(f"a direction at {self.site} with numbers that are not finite")
         object.__setattr__(self, "vector", arrays.frozen(vector))
@@ -86,16 +87,28 @@ class Direction:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Direction":
-        """Reads what `to_json` wrote."""
-        steps = data["steps"]
-        return cls(
-            data["site"],
-            arrays.from_json(data["vector"]),
-            data["positive"],
-            data["negative"],
-            None if steps is None else tuple(steps),
-        )
+    def from_json(cls, data: Any) -> "Direction":
+        """Reads what `to_json` wrote.
+
+        Raises:
+            AnalysisError: It wrote no such thing.
+            SiteError: There is no such Site.
+            InterventionError: The vector is no vector of finite numbers.
+        """
+        if not isinstance(data, Mapping):
+            raise errors.AnalysisError(f"a direction must be an object, got {type(data).__name__}")
+        if lost := {"site", "vector", "positive", "negative", "steps"} - data.keys():
+            raise errors.AnalysisError(f"this is no direction: it lacks {', '.join(sorted(lost))}")
+        site, steps = data["site"], data["steps"]
+        if not isinstance(site, str):
+            raise errors.AnalysisError(f"the site of a direction must be a name, got {type(site).__name__}")
+        counts = [data["positive"], data["negative"], *(steps if isinstance(steps, list) else ())]
+        if not (steps is None or isinstance(steps, list)) or not all(type(n) is int and n >= 0 for n in counts):
+            raise errors.AnalysisError("the rows and steps of a direction must be whole numbers")
+        vector = arrays.from_json(data["vector"])
+        if vector.ndim != 1:
+            raise errors.AnalysisError(f"a direction must be a vector, got an array of shape {vector.shape}")
+        return cls(site, vector, data["positive"], data["negative"], None if steps is None else tuple(steps))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

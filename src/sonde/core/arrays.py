@@ -1,13 +1,14 @@
 """Arrays inside interventions: private, read-only, and writable as JSON. numpy is imported only when one is met."""
 
 import base64
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sonde.core import errors
 
 if TYPE_CHECKING:
     import numpy as np
+
+_DTYPES = ("float16", "float32", "float64")
 
 
 def frozen(value: Any) -> "np.ndarray":
@@ -33,9 +34,18 @@ def to_json(array: "np.ndarray") -> dict[str, Any]:
     return {"dtype": str(array.dtype), "shape": list(array.shape), "base64": data}
 
 
-def from_json(data: Mapping[str, Any]) -> "np.ndarray":
-    """Reads what `to_json` wrote."""
+def from_json(data: Any) -> "np.ndarray":
+    """Reads what `to_json` wrote.
+
+    Raises:
+        InterventionError: It wrote no such thing.
+    """
     import numpy as np
 
-    raw = np.frombuffer(base64.b64decode(data["base64"]), dtype=data["dtype"])
-    return raw.reshape(data["shape"])
+    try:
+        if data["dtype"] not in _DTYPES or not all(type(size) is int and size >= 0 for size in data["shape"]):
+            raise ValueError(f"numbers of type {data['dtype']!r:.40} in shape {data['shape']!r:.80}")
+        raw = np.frombuffer(base64.b64decode(data["base64"], validate=True), dtype=data["dtype"])
+        return raw.reshape(data["shape"])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise errors.InterventionError(f"this is no array as Sonde writes it: {error!r:.300}") from error

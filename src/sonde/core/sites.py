@@ -53,6 +53,7 @@ HEAD_KINDS = frozenset({"attn.hook_q", "attn.hook_k", "attn.hook_v", "attn.hook_
 #: Recorded only when named: `result` is n_heads times the residual stream and `attn_scores` follows from `pattern`.
 COSTLY_KINDS = frozenset({"attn.hook_attn_scores", "attn.hook_result"})
 
+LONGEST = 200
 _BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 
 SiteFilter = Callable[[str], bool] | str | Sequence[str] | None
@@ -72,6 +73,8 @@ class Site:
         Raises:
             SiteError: The name is no Site of any model; the message suggests the nearest.
         """
+        if len(name) > LONGEST:
+            raise errors.SiteError(f"a site is a name of at most {LONGEST} characters, got {name!r:.80}")
         block = _BLOCK.fullmatch(name)
         if block and block[2] in BLOCK_KINDS:
             return cls(block[2], int(block[1]))

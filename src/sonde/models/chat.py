@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from sonde.core import errors
+from sonde.models import templates, tokenizer_files
 
 Policy = Literal["error", "drop_oldest_turns", "keep_first_and_last"]
 #: For tokenizers without a template of their own.
@@ -124,18 +125,17 @@ def render(
     template: str | None = None,
     header: bool = True,
 ) -> list[Piece]:
-    """The chat as text, with the header of the answer; contents that spell special tokens marked as untrusted."""
+    """The chat as text, with the header of the answer; contents that spell special tokens marked as untrusted.
+
+    Raises:
+        RequestError: The template cannot be rendered.
+    """
     special = special_words(tokenizer)
     forged = [i for i, message in enumerate(messages) if any(word in message["content"] for word in special)]
     marks = {i: f"\ue000{secrets.token_hex(8)}\ue001" for i in forged}
     marked = [{**m, "content": marks.get(i, m["content"])} for i, m in enumerate(messages)]
-    text = tokenizer.apply_chat_template(
-        marked,
-        tools=list(tools) if tools else None,
-        chat_template=template or getattr(tokenizer, "chat_template", None) or PLAIN_TEMPLATE,
-        add_generation_prompt=header,
-        tokenize=False,
-    )
+    own = template or (None if getattr(tokenizer, "chat_template", None) else PLAIN_TEMPLATE)
+    text = templates.render(tokenizer, marked, own, tools=tools, header=header)
     pieces = [Piece(text)]
     for index, mark in marks.items():
         last = pieces.pop()
@@ -148,7 +148,8 @@ def encode(tokenizer: Any, pieces: Sequence[Piece]) -> list[int]:
     """Tokens of rendered pieces."""
     ids: list[int] = []
     for piece in pieces:
-        ids += tokenizer.encode(piece.text, add_special_tokens=False, split_special_tokens=not piece.trusted)
+        options = {"add_special_tokens": False, "split_special_tokens": not piece.trusted}
+        ids += tokenizer_files.encode(tokenizer, piece.text, **options)
     return ids
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from sonde.core import interventions, spans
-from sonde.models import checking, edits, frames, kv, layer_order, requests, sampling
+from sonde.models import checking, edits, frames, kv, layer_order, requests, sampling, tokenizer_files
 from sonde.models import tape as model_tape
 from sonde.models import wiring as model_wiring
 
@@ -264,7 +264,7 @@ class Batch:
             return "stop"
         if row.request.sampling.stop:
             window = STOP_WINDOW + max(len(stop.encode()) for stop in row.request.sampling.stop)
-            tail = self.tokenizer.decode(row.generated[-window:], skip_special_tokens=True)
+            tail = tokenizer_files.decode(self.tokenizer, row.generated[-window:], skip_special_tokens=True)
             if any(stop in tail for stop in row.request.sampling.stop):
                 return "stop"
         return "length" if len(row.generated) >= row.request.sampling.max_new_tokens else None
@@ -383,7 +383,7 @@ def end_ids(hf: Any, tokenizer: Any) -> frozenset[int]:
 
 def cut_text(tokenizer: Any, tokens: Sequence[int], stops: Sequence[str]) -> str:
     """Decoded text without special tokens, cut where the first stop string starts (it may end inside a token)."""
-    text = tokenizer.decode(list(tokens), skip_special_tokens=True)
+    text = tokenizer_files.decode(tokenizer, tokens, skip_special_tokens=True)
     cuts = [text.index(stop) for stop in stops if stop in text]
     return text[: min(cuts)] if cuts else text
 

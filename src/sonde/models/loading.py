@@ -4,13 +4,11 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
-import transformers
 
 from sonde.core import errors
+from sonde.models import checkpoint, downloads, folders, prove, tiny, zoo
 from sonde.models import model as models_model
-from sonde.models import prove, tiny, zoo
 
 
 def load(
@@ -35,15 +33,10 @@ def load(
         FamilyError: The architecture is unknown, or its row does not fit.
     """
     name, kind, place = str(name_or_path), dtype_of(dtype), device_of(device)
-    try:
-        hf, tokenizer = _network(name, kind)
-        hf = hf.to(device=place, dtype=kind)
-    except (OSError, ValueError, RuntimeError, LookupError, TypeError, safetensors.SafetensorError) as error:
-        if isinstance(error, errors.SondeError):
-            raise
-        raise _explained(name, error) from error
-    model = models_model.Model(hf, tokenizer, **{"name": name, **options})
-    prove.prove(model)
+    hf, tokenizer = _network(name, kind)
+    with folders.explained(f"cannot load {name}"):
+        model = models_model.Model(hf.to(device=place, dtype=kind), tokenizer, **{"name": name, **options})
+        prove.prove(model)
     model.source = _source(name)
     return model
 
@@ -63,18 +56,25 @@ def _network(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
     near = difflib.get_close_matches(name.lower(), zoo.names(), n=1, cutoff=0.8)
     if near and "/" not in name and not path.exists():  # the hub would be asked for half a minute
         raise errors.ZooError(f"no model {name!r}; did you mean {near[0]!r}?")
-    with zoo.quiet():
-        if path.is_file():
-            if path.suffix != ".gguf":
-                raise errors.ModelError(f"{name} is a file but not a GGUF file: give the model's folder")
-            extra: Any = {"gguf_file": path.name}
-            quantization: Any = {"quantization_config": transformers.GgufConfig(dequantize=True)}
-            source = str(path.parent)
-        else:
-            extra, quantization, source = {}, {}, str(path) if path.is_dir() else name
-        hf = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **extra, **quantization)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **extra)
-    return hf, tokenizer
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise errors.ModelError(f"{name} is a file but not a GGUF file: give the model's folder")
+        return checkpoint.read_gguf(path, dtype)
+    return checkpoint.read(path if path.is_dir() else _from_hub(name), dtype)
+
+
+def _from_hub(name: str) -> Path:
+    try:
+        return downloads.fetch(name)
+    except errors.SondeError:
+        raise
+    except (OSError, ValueError, RuntimeError, LookupError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        known = zoo.names()
+        raise errors.ZooError(
+            f"no model {name!r}{errors.suggest(name, known)} It is no zoo name ({', '.join(known)}), no folder or file here, "
+            f"and the Hugging Face hub did not give it: {first}"
+        ) from error
 
 
 def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
@@ -92,16 +92,3 @@ def device_of(device: str | torch.device) -> torch.device:
     except (RuntimeError, AssertionError, TypeError) as error:
         first = str(error).splitlines()[0]
         raise errors.ModelError(f"device {device!r} cannot be used here, 'cpu' always can: {first}") from error
-
-
-def _explained(name: str, error: Exception) -> errors.ModelError:
-    if Path(name).expanduser().exists():
-        return errors.ModelError(
-            f"cannot read the checkpoint at {name}: {type(error).__name__}: {error}. Is it complete, and a causal model?"
-        )
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    known = zoo.names()
-    return errors.ZooError(
-        f"no model {name!r}{errors.suggest(name, known)} It is no zoo name ({', '.join(known)}), no folder or file here, "
-        f"and the Hugging Face hub did not give it: {first}"
-    )

@@ -21,7 +21,19 @@ import torch
 from torch import Tensor, nn
 
 from sonde.core import errors, interventions, sites
-from sonde.models import checking, families, gate, generation, kv, layer_order, packing, requests, riders, scheduler
+from sonde.models import (
+    checking,
+    families,
+    gate,
+    generation,
+    kv,
+    layer_order,
+    packing,
+    requests,
+    riders,
+    scheduler,
+    tokenizer_files,
+)
 from sonde.models import config as model_config
 from sonde.models import wiring as model_wiring
 
@@ -121,9 +133,9 @@ class Model:
     def to_tokens(self, text: Tokens) -> Tensor:
         """Token ids, `batch pos`, of a text, of several texts of equal length, of ids, or of a tensor of ids."""
         if isinstance(text, str):
-            text = self.tokenizer.encode(text)
+            text = tokenizer_files.encode(self.tokenizer, text)
         elif not isinstance(text, Tensor) and len(text) and isinstance(text[0], str):
-            rows = [self.tokenizer.encode(one) for one in text]
+            rows = [tokenizer_files.encode(self.tokenizer, str(one)) for one in text]
             if len({len(row) for row in rows}) > 1:
                 raise errors.RequestError(
                     f"these texts have {[len(row) for row in rows]} tokens: pad them yourself and pass attention_mask, "
@@ -247,7 +259,8 @@ class Model:
 
     def _ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         try:
-            return tuple(map(operator.index, self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt))
+            found = tokenizer_files.encode(self.tokenizer, prompt) if isinstance(prompt, str) else prompt
+            return tuple(map(operator.index, found))
         except TypeError as error:
             raise _no_tokens(prompt) from error
 

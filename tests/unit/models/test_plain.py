@@ -25,7 +25,7 @@ def test_a_plain_model_of_any_shape_proves_its_sites_and_survives_saving(sizes, 
     model = models_model.Model(hf, tiny.tokenizer(), name="plain")
     prove.prove(model)
     hf.save_pretrained(tmp_path)
-    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=False)
     ids = torch.arange(6)[None]
     assert torch.equal(hf.eval()(input_ids=ids).logits, again.eval()(input_ids=ids).logits)
     assert hf(input_ids=ids).logits.shape[-1] == sizes.get("d_out", 20)
