@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from sonde.core import errors
 from sonde.models import model as models_model
 from sonde.models import prove, zoo
+from sonde.models import tokenizer as models_tokenizer
 
 ACCEPTED = (
     "a sonde Model, a TransformerLens TransformerBridge, an nnsight model or a transformers causal language model"
@@ -192,8 +193,8 @@ def _find_tokenizer(network: Any) -> Any:
         if not source:
             raise ValueError("it was not loaded from anywhere")
         with zoo.quiet():
-            return transformers.AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+            return models_tokenizer.load(source)
+    except (ValueError, errors.ModelError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise errors.ModelError(
             f"no tokenizer found for this {type(network).__name__} ({first}): give as_model(…, tokenizer=…)"

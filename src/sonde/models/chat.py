@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from sonde.core import errors
+from sonde.models import bos
 
 Policy = Literal["error", "drop_oldest_turns", "keep_first_and_last"]
-#: For tokenizers without a template of their own.
+#: For tokenizers without a template of their own; after BOS, where the tokenizer puts one before every text.
 PLAIN_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}:\n{{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:\n{% endif %}"
@@ -132,7 +133,7 @@ def render(
     text = tokenizer.apply_chat_template(
         marked,
         tools=list(tools) if tools else None,
-        chat_template=template or getattr(tokenizer, "chat_template", None) or PLAIN_TEMPLATE,
+        chat_template=template or getattr(tokenizer, "chat_template", None) or _plain_template(tokenizer),
         add_generation_prompt=header,
         tokenize=False,
     )
@@ -142,6 +143,10 @@ def render(
         before, found, after = last.text.partition(mark)
         pieces += [Piece(before), Piece(messages[index]["content"], trusted=False), Piece(after)] if found else [last]
     return [piece for piece in pieces if piece.text]
+
+
+def _plain_template(tokenizer: Any) -> str:
+    return PLAIN_TEMPLATE if bos.added(tokenizer) is None else "{{ bos_token }}" + PLAIN_TEMPLATE
 
 
 def encode(tokenizer: Any, pieces: Sequence[Piece]) -> list[int]:

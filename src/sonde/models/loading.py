@@ -9,8 +9,10 @@ import torch
 import transformers
 
 from sonde.core import errors
+from sonde.models import families, hub, prove, tiny, zoo
 from sonde.models import model as models_model
-from sonde.models import prove, tiny, zoo
+from sonde.models import tokenizer as models_tokenizer
+from sonde.models.gguf import checkpoint
 
 
 def load(
@@ -18,6 +20,7 @@ def load(
     *,
     device: str | torch.device = "cpu",
     dtype: str | torch.dtype = torch.float32,
+    tokenizer: Any = None,
     **options: Any,
 ) -> models_model.Model:
     """Loads a causal language model.
@@ -27,6 +30,7 @@ def load(
             Face id.
         device: Where to put it.
         dtype: Type of the weights, as torch dtype or name.
+        tokenizer: A tokenizer, or the folder, GGUF file or Hugging Face id of one; the model's own if left out.
         **options: Passed on to `Model`: `kv_budget`, `max_batch`.
 
     Raises:
@@ -36,21 +40,23 @@ def load(
     """
     name, kind, place = str(name_or_path), dtype_of(dtype), device_of(device)
     try:
-        hf, tokenizer = _network(name, kind)
+        own = models_tokenizer.load(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
+        hf, found = _network(name, kind, own)
         hf = hf.to(device=place, dtype=kind)
     except (OSError, ValueError, RuntimeError, LookupError, TypeError, safetensors.SafetensorError) as error:
         if isinstance(error, errors.SondeError):
             raise
         raise _explained(name, error) from error
-    model = models_model.Model(hf, tokenizer, name=name, **options)
+    model = models_model.Model(hf, found, name=name, **options)
     prove.prove(model)
     return model
 
 
-def _network(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
+def _network(name: str, dtype: torch.dtype, own: Any) -> tuple[Any, Any]:
     path = Path(name).expanduser()
     if name in tiny.CONFIGS:
-        return tiny.make(name)
+        hf, found = tiny.make(name)
+        return hf, found if own is None else own
     if name in zoo.WHEELS:
         path = zoo.local_folder(name)
     near = difflib.get_close_matches(name.lower(), zoo.names(), n=1, cutoff=0.8)
@@ -60,14 +66,13 @@ def _network(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
         if path.is_file():
             if path.suffix != ".gguf":
                 raise errors.ModelError(f"{name} is a file but not a GGUF file: give the model's folder")
-            extra: Any = {"gguf_file": path.name}
-            quantization: Any = {"quantization_config": transformers.GgufConfig(dequantize=True)}
-            source = str(path.parent)
-        else:
-            extra, quantization, source = {}, {}, str(path) if path.is_dir() else name
-        hf = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **extra, **quantization)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **extra)
-    return hf, tokenizer
+            return checkpoint.load(path, dtype, own)
+        source = str(path) if path.is_dir() else name
+        where = hub.options(source)
+        families.refuse_encoder(transformers.AutoConfig.from_pretrained(source, **where))
+        found = models_tokenizer.load(source, **where) if own is None else own
+        hf = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **where)
+    return hf, found
 
 
 def dtype_of(dtype: str | torch.dtype) -> torch.dtype:

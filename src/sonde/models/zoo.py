@@ -23,6 +23,7 @@ from sonde.core import errors
 from sonde.models import tiny
 
 DEFAULT = "smollm2-135m-instruct"
+CONVERSION = 2  # what was converted otherwise is not taken from the cache
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def local_folder(name: str) -> Path:
     Raises:
         ZooError: It cannot be fetched, or is not what it should be.
     """
-    folder = cache_folder() / "models" / name
+    folder = cache_folder() / "models" / f"{name}-{CONVERSION}"
     if (folder / "config.json").exists():
         return folder
     try:
@@ -100,9 +101,11 @@ def _check_converted(folder: Path) -> None:
     import torch
     import transformers
 
+    from sonde.models import tokenizer as models_tokenizer
+
     with quiet():
         network = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        tokenizer = models_tokenizer.load(folder)
     prompt = tokenizer("When Mary and John went to the store, John gave a drink to", return_tensors="pt")
     with torch.no_grad():
         chance = network(**prompt).logits[0, -1].softmax(dim=-1)
@@ -144,17 +147,11 @@ def _check(archive: Path, wheel: Wheel) -> None:
 def convert_gguf(gguf: Path, folder: Path) -> None:
     """Writes a GGUF file as an ordinary model folder, weights in float32."""
     import torch
-    import transformers
+
+    from sonde.models.gguf import checkpoint
 
     with quiet(), contextlib.redirect_stderr(io.StringIO()):
-        network = transformers.AutoModelForCausalLM.from_pretrained(
-            gguf.parent,
-            gguf_file=gguf.name,
-            dtype=torch.float32,
-            quantization_config=transformers.GgufConfig(dequantize=True),
-        )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        vars(network.config).pop("quantization_config", None)
+        network, tokenizer = checkpoint.load(gguf, torch.float32)
         network.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
