@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import transformers
 
-from sonde.core import errors
 from sonde.models.gguf import metadata, tokenizer
 
 
@@ -35,16 +34,5 @@ def load(path: Path, dtype: torch.dtype, own: Any = None) -> tuple[Any, Any]:
     )
     vars(network.config).pop("quantization_config", None)
     if vocabulary is not None:
-        rows = len(network.get_input_embeddings().weight)
-        if rows < len(vocabulary.tokens):
-            raise errors.ModelError(f"{path.name} has {len(vocabulary.tokens)} tokens but {rows} embeddings")
-        _name_special(network, vocabulary)
+        tokenizer.fit(network, vocabulary)
     return network, made
-
-
-def _name_special(network: Any, vocabulary: metadata.Vocabulary) -> None:
-    """Tells the network which tokens begin, end and pad a text, as the file does."""
-    ends = sorted(vocabulary.ends)
-    for config in (network.config, network.generation_config):
-        config.bos_token_id, config.pad_token_id = vocabulary.special.get("bos"), vocabulary.special.get("pad")
-        config.eos_token_id = ends if len(ends) > 1 else vocabulary.special.get("eos")

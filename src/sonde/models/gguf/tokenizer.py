@@ -79,6 +79,21 @@ def check(made: Any, vocabulary: metadata.Vocabulary) -> None:
         raise errors.ModelError(f"the tokenizer does not do what its GGUF file says: {'; '.join(wrong[:5])}")
 
 
+def fit(network: Any, vocabulary: metadata.Vocabulary) -> None:
+    """Tells a network which tokens begin, end and pad a text, as its file does.
+
+    Raises:
+        ModelError: The network has no row for a token.
+    """
+    rows = len(network.get_input_embeddings().weight)
+    if rows < len(vocabulary.tokens):
+        raise errors.ModelError(f"the GGUF file has {len(vocabulary.tokens)} tokens but {rows} embeddings")
+    ends = sorted(vocabulary.ends)
+    for config in (network.config, network.generation_config):
+        config.bos_token_id, config.pad_token_id = vocabulary.special.get("bos"), vocabulary.special.get("pad")
+        config.eos_token_id = ends if len(ends) > 1 else vocabulary.special.get("eos")
+
+
 def _core(vocabulary: metadata.Vocabulary) -> tokenizers.Tokenizer:
     ids = {token: i for i, token in enumerate(vocabulary.tokens)}
     if vocabulary.kind == metadata.SENTENCEPIECE:
