@@ -11,6 +11,7 @@ the client is called act on the request.
 import asyncio
 import dataclasses
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from sonde.core import errors, interventions, records, sites
 from sonde.models import adapters, chat, requests, riders
 from sonde.models import model as models_model
 
+_log = logging.getLogger(__name__)
 DEFAULT_NEW_TOKENS = 256
 SEED_STRIDE = 1_000_003
 SAMPLING_KEYS = ("temperature", "top_p", "top_k", "stop", "seed")
@@ -134,7 +136,18 @@ class HookedTransformerLLMClient:
             request: The request.
             forced: Tokens to take instead of drawing, as far as they go.
         """
-        return await self._pending(request, self.model.request, forced=forced)
+        pending = await self._pending(request, self.model.request, forced=forced)
+        if pending.prompt.dropped and not pending.conversation.dropping:
+            pending.conversation.dropping = True
+            _log.warning(
+                "a conversation no longer fits the context of %d tokens: from step %d on, %s leaves out turns (now %d tokens); "
+                "each response says how many in dropped_tokens",
+                self.model.cfg.n_ctx,
+                pending.step,
+                self.context_policy,
+                pending.prompt.dropped,
+            )
+        return pending
 
     async def _pending(
         self, request: records.LLMRequest, ask: Callable[..., requests.Request], **fields: Any

@@ -31,6 +31,7 @@ class Conversation:
         reply: The answer's text, and `reply_tokens` its tokens as sampled.
         persisted: What interventions left behind.
         busy: Whether a request is under way.
+        dropping: Whether it was logged that the context is full.
     """
 
     id: int = dataclasses.field(default_factory=lambda: next(_ids))
@@ -42,6 +43,7 @@ class Conversation:
     reply_tokens: tuple[int, ...] = ()
     persisted: tuple[tuple[interventions.Intervention, spans.Spans], ...] = ()
     busy: bool = False
+    dropping: bool = False
 
     def known(self, tokens: Sequence[int]) -> int:
         """How many leading tokens of a new prompt were there when the last step ended."""

@@ -24,7 +24,6 @@ import copy
 import threading
 import weakref
 from collections.abc import Hashable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,8 +31,9 @@ import transformers
 from torch import Tensor, nn
 
 from sonde.core import errors
-from sonde.models import downloads, folders, prove, tokenizer_files, zoo
 from sonde.models import model as models_model
+from sonde.models import prove, zoo
+from sonde.models import tokenizer as models_tokenizer
 
 ACCEPTED = (
     "a sonde Model, a TransformerLens TransformerBridge, an nnsight model or a transformers causal language model"
@@ -192,12 +192,9 @@ def _find_tokenizer(network: Any) -> Any:
     try:
         if not source:
             raise ValueError("it was not loaded from anywhere")
-        path = Path(source)
-        if not path.is_dir():
-            path = downloads.fetch(source, weights=False)
         with zoo.quiet():
-            return tokenizer_files.read(folders.Folder(path), network.config)
-    except (OSError, ValueError, RuntimeError, LookupError, errors.ModelError) as error:
+            return models_tokenizer.load(source)
+    except (ValueError, errors.ModelError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise errors.ModelError(
             f"no tokenizer found for this {type(network).__name__} ({first}): give as_model(…, tokenizer=…)"

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from sonde.core import errors
-from sonde.models import templates, tokenizer_files
+from sonde.models import bos, templates, tokenizer_files
 
 Policy = Literal["error", "drop_oldest_turns", "keep_first_and_last"]
-#: For tokenizers without a template of their own.
+#: For tokenizers without a template of their own; after BOS, where the tokenizer puts one before every text.
 PLAIN_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}:\n{{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:\n{% endif %}"
@@ -134,7 +134,7 @@ def render(
     forged = [i for i, message in enumerate(messages) if any(word in message["content"] for word in special)]
     marks = {i: f"\ue000{secrets.token_hex(8)}\ue001" for i in forged}
     marked = [{**m, "content": marks.get(i, m["content"])} for i, m in enumerate(messages)]
-    own = template or (None if getattr(tokenizer, "chat_template", None) else PLAIN_TEMPLATE)
+    own = template or (None if getattr(tokenizer, "chat_template", None) else _plain_template(tokenizer))
     text = templates.render(tokenizer, marked, own, tools=tools, header=header)
     pieces = [Piece(text)]
     for index, mark in marks.items():
@@ -142,6 +142,10 @@ def render(
         before, found, after = last.text.partition(mark)
         pieces += [Piece(before), Piece(messages[index]["content"], trusted=False), Piece(after)] if found else [last]
     return [piece for piece in pieces if piece.text]
+
+
+def _plain_template(tokenizer: Any) -> str:
+    return PLAIN_TEMPLATE if bos.added(tokenizer) is None else "{{ bos_token }}" + PLAIN_TEMPLATE
 
 
 def encode(tokenizer: Any, pieces: Sequence[Piece]) -> list[int]:

@@ -27,11 +27,12 @@ from sonde.core import errors
 from sonde.models import (
     families,
     folders,
-    gguf_header,
     plain,  # noqa: F401  # pyright: ignore[reportUnusedImport]  (importing it tells transformers of its architecture)
     tokenizer_files,
     zoo,
 )
+from sonde.models.gguf import header, metadata
+from sonde.models.gguf import tokenizer as gguf_tokenizer
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 #: A header has about a hundred bytes per tensor.
@@ -84,8 +85,8 @@ _FLOATS = {"F16", "BF16", "F32", "F64"}
 _SHOWN = 5
 
 
-def read(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Network and tokenizer of a model folder.
+def read(path: Path, dtype: torch.dtype, tokenizer: Any = None) -> tuple[Any, Any]:
+    """Network and tokenizer of a model folder; a tokenizer that is given takes the place of the folder's.
 
     Raises:
         ModelError: Something in the folder is not what it must be; says what.
@@ -94,22 +95,28 @@ def read(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     folder = folders.Folder(path)
     with folders.explained(f"cannot read the checkpoint at {path}"), zoo.quiet():
         config = read_config(folder)
-        return read_network(folder, config, dtype), tokenizer_files.read(folder, config)
+        found = tokenizer_files.read(folder, config) if tokenizer is None else tokenizer
+        return read_network(folder, config, dtype), found
 
 
-def read_gguf(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Network and tokenizer of a GGUF file, weights dequantised.
+def read_gguf(path: Path, dtype: torch.dtype, tokenizer: Any = None) -> tuple[Any, Any]:
+    """Network and tokenizer of a GGUF file, weights dequantised; a tokenizer that is given takes the place of the file's.
+
+    transformers drops part of what a file says of its tokenizer, so that is made here, from its metadata.
 
     Raises:
         ModelError: The file is not what it must be; says what.
         FamilyError: The architecture is unknown.
     """
     with folders.explained(f"cannot read the checkpoint at {path}"), zoo.quiet(), _staged(path) as stage:
-        held = gguf_header.check(path)
+        held = header.check(path)
+        vocabulary = metadata.read(path) if tokenizer is None else None
+        found = gguf_tokenizer.build(vocabulary) if vocabulary else tokenizer
         network = _gguf_network(path, stage, dtype, held)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(**stage)
-        tokenizer.name_or_path = str(path)
-        return network, tokenizer
+        if vocabulary is not None:
+            gguf_tokenizer.fit(network, vocabulary)
+            found.name_or_path = str(path)
+        return network, found
 
 
 @contextlib.contextmanager
@@ -168,6 +175,7 @@ def read_config(folder: folders.Folder) -> Any:
             "sonde.models.families on adding an architecture"
         )
     made = transformers.CONFIG_MAPPING[model_type]
+    families.refuse_encoder(made(**{key: kept[key] for key in ("is_decoder", "is_encoder_decoder") if key in kept}))
     families.of_config(made)
     for size in _SIZES:
         for key in {size, made.attribute_map.get(size, size)} & kept.keys():

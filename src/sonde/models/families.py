@@ -121,11 +121,28 @@ def register(family: Family) -> None:
     FAMILIES = (family, *FAMILIES)
 
 
+def refuse_encoder(config: object) -> None:
+    """Refuses a transformers config of a model that reads both ways.
+
+    Raises:
+        FamilyError: It is an encoder, or an encoder and a decoder.
+    """
+    from transformers.models.auto import modeling_auto
+
+    model_type = getattr(config, "model_type", None)
+    masked = model_type in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
+    if masked or getattr(config, "is_encoder_decoder", False):
+        raise errors.FamilyError(
+            f"a model of type {model_type!r} is an encoder and not a causal language model: it does not continue a text. "
+            "Give a model that does, such as GPT-2 or Llama"
+        )
+
+
 def of_config(config: object) -> Family:
     """The row for a transformers config.
 
     Raises:
-        FamilyError: There is none; the message says how to add one.
+        FamilyError: There is none; the message says how to add one, or that the model is not causal.
     """
     model_type = getattr(config, "model_type", None)
     for family in FAMILIES:
@@ -133,6 +150,7 @@ def of_config(config: object) -> Family:
             if family is NEOX and getattr(config, "use_parallel_residual", True):
                 return dataclasses.replace(family, resid_mid=None)
             return family
+    refuse_encoder(config)
     known = sorted(kind for family in FAMILIES for kind in family.model_types)
     raise errors.FamilyError(
         f"no family row for model type {model_type!r} (known: {', '.join(known)}). Add one:\n"

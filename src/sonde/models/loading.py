@@ -9,6 +9,7 @@ import torch
 from sonde.core import errors
 from sonde.models import checkpoint, downloads, folders, prove, tiny, zoo
 from sonde.models import model as models_model
+from sonde.models import tokenizer as models_tokenizer
 
 
 def load(
@@ -16,6 +17,7 @@ def load(
     *,
     device: str | torch.device = "cpu",
     dtype: str | torch.dtype = torch.float32,
+    tokenizer: Any = None,
     **options: Any,
 ) -> models_model.Model:
     """Loads a causal language model.
@@ -25,6 +27,7 @@ def load(
             Face id.
         device: Where to put it.
         dtype: Type of the weights, as torch dtype or name.
+        tokenizer: A tokenizer, or the folder, GGUF file or Hugging Face id of one; the model's own if left out.
         **options: Passed on to `Model`: `name` (what to call it), `kv_budget`, `max_batch`.
 
     Raises:
@@ -33,9 +36,10 @@ def load(
         FamilyError: The architecture is unknown, or its row does not fit.
     """
     name, kind, place = str(name_or_path), dtype_of(dtype), device_of(device)
-    hf, tokenizer = _network(name, kind)
+    own = models_tokenizer.load(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
+    hf, found = _network(name, kind, own)
     with folders.explained(f"cannot load {name}"):
-        model = models_model.Model(hf.to(device=place, dtype=kind), tokenizer, **{"name": name, **options})
+        model = models_model.Model(hf.to(device=place, dtype=kind), found, **{"name": name, **options})
         prove.prove(model)
     model.source = _source(name)
     return model
@@ -47,10 +51,11 @@ def _source(name: str) -> str:
     return str(path.resolve()) if name not in zoo.names() and path.exists() else name
 
 
-def _network(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
+def _network(name: str, dtype: torch.dtype, own: Any) -> tuple[Any, Any]:
     path = Path(name).expanduser()
     if name in tiny.CONFIGS:
-        return tiny.make(name)
+        network, found = tiny.make(name)
+        return network, found if own is None else own
     if name in zoo.WHEELS:
         path = zoo.local_folder(name)
     near = difflib.get_close_matches(name.lower(), zoo.names(), n=1, cutoff=0.8)
@@ -59,8 +64,8 @@ def _network(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
     if path.is_file():
         if path.suffix != ".gguf":
             raise errors.ModelError(f"{name} is a file but not a GGUF file: give the model's folder")
-        return checkpoint.read_gguf(path, dtype)
-    return checkpoint.read(path if path.is_dir() else _from_hub(name), dtype)
+        return checkpoint.read_gguf(path, dtype, own)
+    return checkpoint.read(path if path.is_dir() else _from_hub(name), dtype, own)
 
 
 def _from_hub(name: str) -> Path:

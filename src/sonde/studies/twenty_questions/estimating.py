@@ -36,13 +36,14 @@ def seconds(model: models_model.Model, settings: study_settings.Settings) -> dic
 
 def _speed(model: models_model.Model, rows: int) -> tuple[float, float]:
     """Seconds per token of a whole batch: generated, and encoded."""
-    token = model.to_tokens("a")[0].tolist()[-1:]
+    text = model.to_tokens("a")[0].tolist()
+    text += text[-1:] * 32
     with model.packed():
-        model.generate([token * 2] * rows, max_new_tokens=1)  # the first batch of all is slow
+        model.generate([text[:2]] * rows, max_new_tokens=1)  # the first batch of all is slow
         start = time.monotonic()
-        model.generate([token * 2] * rows, max_new_tokens=6, min_new_tokens=6)
+        model.generate([text[:2]] * rows, max_new_tokens=6, min_new_tokens=6)
         middle = time.monotonic()
-        model.generate([token * 32] * rows, max_new_tokens=1)
+        model.generate([text[:32]] * rows, max_new_tokens=1)
         end = time.monotonic()
     model.pool.entries.clear()
     return (middle - start) / 6, (end - middle) / 32

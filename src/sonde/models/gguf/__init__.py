@@ -1,0 +1,1 @@
+"""GGUF files: the network and the tokenizer that one file describes."""
