@@ -4,6 +4,7 @@ A text is encoded with the BOS its tokenizer adds, and a chat begins with it. To
 lack BOS, or have it twice, one warning per model is logged.
 """
 
+import functools
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -23,14 +24,16 @@ class Watch:
     def __init__(self, tokenizer: Any, name: str) -> None:
         self._tokenizer, self._name, self._said = tokenizer, name, False
 
+    @functools.cached_property
+    def _bos(self) -> int | None:
+        return added(self._tokenizer)
+
     def see(self, prompts: Iterable[Sequence[int]]) -> None:
         """Warns if a prompt lacks BOS, or has it twice; once."""
-        if self._said:
+        if self._said or self._bos is None:
             return
-        bos = added(self._tokenizer)
-        if bos is None:
-            return
-        counts = {_leading(prompt, bos) for prompt in prompts}
+        bos = self._bos
+        counts = {_leading(prompt, bos) for prompt in prompts if len(prompt)}
         self._said = bool(counts - {1})
         if 0 in counts:
             _log.warning(

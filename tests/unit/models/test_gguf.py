@@ -159,6 +159,8 @@ def test_a_chat_gets_bos_where_the_file_adds_it_and_never_a_second_one(write, sp
 def test_one_warning_says_that_a_prompt_lacks_bos(begin, caplog):
     begin.generate(TEXT, max_new_tokens=1)
     begin.run_with_cache(TEXT, "hook_embed")
+    with pytest.raises(errors.RequestError, match="the prompt is empty"):
+        begin.generate([], max_new_tokens=1)
     assert not caplog.messages
     begin.run_with_cache([[300, 301]], "hook_embed")
     begin.generate([300, 301], max_new_tokens=1)
