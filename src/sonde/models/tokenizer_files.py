@@ -80,15 +80,18 @@ def read(folder: folders.Folder, config: Any) -> Any:
     Raises:
         ModelError: There is none, or its files are not what they must be.
     """
+    try:
+        return _read(folder, config)
+    except errors.ModelError as error:
+        raise errors.ModelError(
+            f"{error}; pass tokenizer=…, a tokenizer or the folder, GGUF file or hub name of one"
+        ) from error.__cause__
+
+
+def _read(folder: folders.Folder, config: Any) -> Any:
     import transformers
 
-    with (
-        tempfile.TemporaryDirectory() as stage,
-        folders.explained(
-            f"the tokenizer of {folder.path} cannot be read (tokenizer=… takes another: a tokenizer, or the folder, GGUF "
-            "file or hub name of one)"
-        ),
-    ):
+    with tempfile.TemporaryDirectory() as stage, folders.explained(f"the tokenizer of {folder.path} cannot be read"):
         settings = _settings(folder.json(CONFIG, most=FILES[CONFIG]) or {})
         for name, content in _contents(folder):
             (Path(stage) / name).write_bytes(content)

@@ -81,7 +81,8 @@ def write(path: pathlib.Path, *, model: str, **fields: object) -> pathlib.Path:
         **fields: Further keys below `tokenizer.ggml.`: `add_bos_token`, `pre`, …; None leaves a usual one out.
             `chat_template` has no `ggml.` before it.
     """
-    writer = gguf.GGUFWriter(path, str(fields.pop("architecture", "llama")))
+    architecture = str(fields.pop("architecture", "llama"))
+    writer = gguf.GGUFWriter(path, architecture)
     if model == "llama":
         rows = sentencepiece()
         usual: dict[str, object] = {"tokens": [row[0] for row in rows], "scores": [row[1] for row in rows]}
@@ -98,7 +99,7 @@ def write(path: pathlib.Path, *, model: str, **fields: object) -> pathlib.Path:
     for name, value in chosen.items():
         add = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}.get(type(value), writer.add_array)
         add(f"tokenizer.ggml.{name}", value)
-    _network(writer, len(chosen["tokens"]))
+    _network(writer, len(chosen["tokens"]), biased=architecture == "qwen2")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -106,7 +107,7 @@ def write(path: pathlib.Path, *, model: str, **fields: object) -> pathlib.Path:
     return path
 
 
-def _network(writer: gguf.GGUFWriter, tokens: int) -> None:
+def _network(writer: gguf.GGUFWriter, tokens: int, *, biased: bool) -> None:
     writer.add_context_length(512)
     writer.add_embedding_length(WIDTH)
     writer.add_block_count(1)
@@ -123,6 +124,7 @@ def _network(writer: gguf.GGUFWriter, tokens: int) -> None:
     tensors |= {"token_embd.weight": random.normal(size=(tokens, WIDTH))}
     tensors |= {name: np.ones(WIDTH) for name in ("blk.0.attn_norm.weight", "blk.0.ffn_norm.weight")}
     tensors |= {"output_norm.weight": np.ones(WIDTH)}
+    tensors |= {f"blk.0.attn_{name}.bias": random.normal(size=WIDTH) for name in "qkv" if biased}
     for name, values in tensors.items():
         writer.add_tensor(name, values.astype(np.float32))
 
