@@ -218,7 +218,7 @@ def test_a_file_with_an_unknown_pre_tokenizer_loads_with_another_tokenizer(write
 
 def test_a_tokenizer_that_does_something_else_than_its_file_is_refused(write):
     path = write(model="llama")
-    theirs = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    theirs = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
     with pytest.raises(errors.ModelError, match="does not do what its GGUF file says"):
         tokenizer.check(theirs, metadata.read(path))
 

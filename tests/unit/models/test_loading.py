@@ -176,7 +176,9 @@ def test_a_folder_never_asks_the_hub(deaf_hub, tmp_path):
         loading.load(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     loading.load(tmp_path)
-    adapters.as_model(transformers.AutoModelForCausalLM.from_pretrained(tmp_path, local_files_only=True))
+    adapters.as_model(
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path, local_files_only=True, trust_remote_code=False)
+    )
     assert not deaf_hub
 
 
