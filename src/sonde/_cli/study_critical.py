@@ -19,9 +19,15 @@ def critical_steps(
     environment: Annotated[
         str | None, typer.Argument(help="What to play: a preset, with selectors such as 20q:0:10. Or give --played.")
     ] = None,
-    model: Annotated[str, typer.Option("--model", "-m", help="A zoo name, a folder, a GGUF file or a hub id.")] = (
-        "smollm2-135m-instruct"
-    ),
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="A zoo name, a folder, a GGUF file or a hub id; with --played the one that played, else "
+            "smollm2-135m-instruct.",
+        ),
+    ] = None,
     played: Annotated[str | None, typer.Option(help="Study the episodes of this run of sonde play instead.")] = None,
     episodes: Annotated[
         int, typer.Option("--episodes", "-n", min=2, help="How many; fewer than 10 prove little.")
@@ -68,7 +74,7 @@ def critical_steps(
     if (environment is None) == (played is None):
         raise typer.BadParameter("say what to play (20q), or --played RUN", param_hint="ENVIRONMENT")
     from sonde.agents import playing
-    from sonde.models import loading
+    from sonde.models import loading, zoo
     from sonde.report import page, terminal
     from sonde.store import names
     from sonde.studies.critical_steps import pages, study
@@ -94,7 +100,8 @@ def critical_steps(
             "generation": {"temperature": temperature, "max_new_tokens": max_new_tokens},
             "options": dict(screens.pair(text) for text in option or ()),
         }
-    with loading.load(model) as loaded:
+    own = playing.opened_run(played, runs) if played is not None and model is None else None
+    with playing.model_of(own) if own else loading.load(model or zoo.DEFAULT) as loaded:
         source: Any = environment if played is None else playing.resume(played, loaded, runs_dir=runs)
         _estimate(screen, study.settings_of(source, loaded, options), loaded, source)
         with screens.stopped(screen, f"the same command and --run {run}"), screens.bars(screen) as told:

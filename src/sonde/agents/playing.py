@@ -159,7 +159,7 @@ async def play_async(env_factory: plans.EnvFactory, model: Any, **options: Unpac
         settings = settings_of(env_factory, opened, options)
         make = plans.maker(env_factory, settings)
         make()  # a bad option or an empty selection is found before anything is written
-        held = identity.of(opened)
+        held = await asyncio.to_thread(identity.of, opened)  # it waits for a batch under way
         if engine == "ray":
             await cluster.check(settings, opened, held)
         run = store.Run.take_up(

@@ -67,8 +67,10 @@ class Records:
         return records
 
     def head(self, count: int) -> dict[str, Tensor]:
-        """Every column of the first records."""
-        keys = int(self.whole(KEYS)[:count].sum()) if count else 0
+        """Every column of the first records; none for no records."""
+        if not count:
+            return {}
+        keys = int(self.whole(KEYS)[:count].sum())
         return {name: self.whole(name)[: keys if _ragged(name) else count] for name in self._columns}
 
     def append(

@@ -321,6 +321,12 @@ def test_sites_that_one_part_recorded_are_read_there_and_named_as_missing_elsewh
                         whole.get_activation(step, site)
 
 
+def test_the_whole_of_a_fork_from_the_start_has_the_forks_sites_only(played):
+    (fork,) = played[0].trajectory.fork(0, capture=[])
+    assert fork.whole.site_names == []
+    assert texts(fork.whole) == texts(played[0].trajectory)
+
+
 def test_no_more_of_the_past_is_kept_than_its_steps_refer_to(played):
     trajectory = played[0].trajectory
     (fork,) = trajectory.fork(1, capture=[])

@@ -338,6 +338,13 @@ def test_episodes_of_another_model_are_refused(played, tmp_path):
         study.run(played, other, runs_dir=tmp_path)
 
 
+def test_episodes_of_the_model_before_it_was_edited_are_refused(played, tmp_path):
+    with planted.model() as edited:
+        edited.hf.lm_head.weight.data[0, 0] += 1
+        with pytest.raises(errors.RequestError, match=r"not the model that run .* has: its weights are others"):
+            study.run(played, edited, runs_dir=tmp_path)
+
+
 def test_a_run_folder_of_another_model_or_kind_is_refused(found, played, tmp_path):
     with planted.model(layer=2) as other:
         with pytest.raises(errors.RequestError, match=r"other settings .model was 'planted-layer3"):

@@ -273,6 +273,17 @@ def test_a_run_of_another_model_or_other_settings_is_refused(whole, model, llama
         study.opened(tiny(model, episodes=9), "it", folder)
 
 
+def test_a_run_of_a_bfloat16_model_goes_on_with_that_and_no_other(tmp_path):
+    with sonde.load("tiny-llama", dtype="bfloat16") as model:
+        chosen = tiny(model)
+        study.opened(chosen, "it", tmp_path, model=model)
+    with study.model_of_run("it", tmp_path) as again:
+        assert again.hf.dtype == torch.bfloat16
+        assert study.opened(chosen, "it", tmp_path, model=again).id == "it"
+    with sonde.load("tiny-llama") as other, pytest.raises(errors.RequestError, match="of type float32, not bfloat16"):
+        study.opened(chosen, "it", tmp_path, model=other)
+
+
 def test_the_settings_of_a_run_are_found_and_a_run_of_another_kind_is_refused(whole, model):
     folder = whole.folder.parent
     assert study.settings_of_run("it", folder) == tiny(model)
