@@ -126,7 +126,9 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     """Resolves a public name."""
     if name not in _HOMES:
-        raise AttributeError(f"module 'sonde' has no attribute {name!r}")
+        from sonde.models import idioms
+
+        raise idioms.missing("module 'sonde'", name, idioms.PACKAGE)
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
