@@ -129,7 +129,10 @@ def __getattr__(name: str) -> Any:
         from sonde.models import idioms
 
         raise idioms.missing("module 'sonde'", name, idioms.PACKAGE)
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    from sonde.models import waiting
+
+    with waiting.shown("loading sonde"):
+        value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

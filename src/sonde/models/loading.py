@@ -10,9 +10,10 @@ import transformers
 
 from sonde.core import errors
 from sonde.models import model as models_model
-from sonde.models import prove, tiny, zoo
+from sonde.models import prove, tiny, waiting, zoo
 
 
+@waiting.loading
 def load(
     name_or_path: str | Path = zoo.DEFAULT,
     *,
