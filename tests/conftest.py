@@ -6,6 +6,7 @@ lazily. It checks plain functions, generators, methods and dataclass fields. Cor
 studies there, whose code the fast tests run under the checks.
 """
 
+import gc
 import os
 import random
 import signal
@@ -107,6 +108,13 @@ def taught():
             model.hf.lm_head.weight.copy_((torch.linalg.pinv(ends) @ wanted).T)
 
     return teach
+
+
+def pytest_collection_finish() -> None:
+    """All that collecting made stays until the end: nobody need look through it again, which takes half a second each time
+    a Model is closed."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

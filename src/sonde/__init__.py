@@ -126,8 +126,13 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     """Resolves a public name."""
     if name not in _HOMES:
-        raise AttributeError(f"module 'sonde' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+        from sonde.models import idioms
+
+        raise idioms.missing("module 'sonde'", name, idioms.PACKAGE)
+    from sonde.models import waiting
+
+    with waiting.shown("loading sonde"):
+        value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

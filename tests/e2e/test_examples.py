@@ -53,7 +53,15 @@ def test_an_example_runs_on_a_tiny_model(name, tmp_path):
         assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
 
 
-PAGES = ["recording.md", "interventions.md", "engine.md", "agents.md", "twenty-questions.md", "code.md"]
+PAGES = [
+    "recording.md",
+    "interventions.md",
+    "engine.md",
+    "agents.md",
+    "twenty-questions.md",
+    "code.md",
+    "coming-from.md",
+]
 
 
 def blocks_of(page):

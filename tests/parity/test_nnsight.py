@@ -3,6 +3,8 @@
 import nnsight
 import torch
 
+import sonde
+
 TOLERANCE = 1e-5
 
 
@@ -37,3 +39,23 @@ def test_recorded_values_equal_an_nnsight_trace(pair, tokens):
         torch.testing.assert_close(
             mine, value, atol=TOLERANCE, rtol=TOLERANCE, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+#: How nnsight itself finds, names and stores models, which is no word for reading one.
+INTERNAL = {"AUTO_CLASS", "OVERLOAD_PREFIX", "describe_checkpoint", "estimate_bytes", "from_model_key", "to_model_key",
+            "load_adapter", "max_tp_size"}  # fmt: skip
+
+
+def test_every_public_word_of_an_nnsight_model_works_or_its_error_says_what_to_write():
+    words = {name for name in dir(nnsight.TransformersModel) if not name.startswith("_")} - INTERNAL
+    with sonde.load("tiny-gpt2") as model:
+        lost = {name for name in [*words, "transformer", "lm_head"] if "; " not in told(model, name)}
+    assert lost == set()
+
+
+def told(owner, name):
+    try:
+        getattr(owner, name)
+    except AttributeError as error:
+        return str(error)
+    return "; it works"

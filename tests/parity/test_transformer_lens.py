@@ -1,12 +1,17 @@
 """What Sonde records at a Site is what TransformerLens 4 caches under the same name."""
 
+import dataclasses
+import re
+
 import pytest
 import torch
+import transformer_lens
 import transformers
 from transformer_lens import model_bridge
+from transformer_lens.config import transformer_lens_config
 
 from sonde.core import sites
-from sonde.models import loading, zoo
+from sonde.models import loading, weights, zoo
 
 TOLERANCE = 1e-5
 #: A bridge caches this only after `set_use_attn_result(True)`.
@@ -34,11 +39,15 @@ def as_site(name):
 
 
 @pytest.fixture(scope="module")
-def recorded(pair, tokens):
-    """Logits and cache of Sonde and of the bridge."""
+def bridge(pair):
     if pair.name == "tiny-plain":
         pytest.skip("an architecture of Sonde's own, which TransformerLens does not know")
-    bridge = boot(pair.folder, pair.network, pair.tokenizer)
+    return boot(pair.folder, pair.network, pair.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def recorded(pair, bridge, tokens):
+    """Logits and cache of Sonde and of the bridge."""
     with torch.no_grad():
         _, unasked = bridge.run_with_cache(tokens)
         bridge.set_use_attn_result(True)
@@ -77,6 +86,127 @@ def test_recorded_values_are_equal_at(recorded, kind):
         torch.testing.assert_close(
             mine, other, atol=TOLERANCE, rtol=TOLERANCE, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+# ------------------------------------------------------------------------ the words of people who come from there
+
+
+def close(ours, theirs):
+    torch.testing.assert_close(ours.as_subclass(torch.Tensor), theirs, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_weights_of_the_same_name_are_equal_and_those_that_are_missing_are_missing_there(pair, bridge):
+    for name in weights.NAMES:
+        theirs = getattr(bridge, name, None)
+        assert hasattr(pair.model, name) == (theirs is not None), name
+        if theirs is not None:
+            assert torch.equal(getattr(pair.model, name), theirs.detach()), name
+
+
+def test_calling_the_model_gives_equal_logits_and_losses(pair, bridge, tokens):
+    mask = torch.ones_like(tokens)
+    mask[1, :5] = 0
+    with torch.no_grad():
+        close(pair.model(tokens), bridge(tokens))
+        for ours, theirs in zip(
+            pair.model(tokens, return_type="both"), bridge(tokens, return_type="both"), strict=True
+        ):
+            close(ours, theirs)
+        close(pair.model(tokens, "loss", loss_per_token=True), bridge(tokens, "loss", loss_per_token=True))
+        close(pair.model(tokens, "loss", attention_mask=mask), bridge(tokens, "loss", attention_mask=mask))
+    assert pair.model(tokens, return_type=None) is None
+
+
+def test_the_ends_of_the_model_are_equal_modules(pair, bridge, recorded):
+    (_, ours), _ = recorded
+    stream = ours["resid_post", -1]
+    with torch.no_grad():
+        close(pair.model.unembed(pair.model.ln_final(stream)), bridge.unembed(bridge.ln_final(stream)))
+
+
+@pytest.mark.parametrize("prepend_bos", [True, False])
+def test_texts_are_cut_into_equal_tokens_and_back(pair, bridge, prepend_bos):
+    for text in ("The cat", " sat…", "<|im_end|>"):
+        ours, theirs = (one.to_tokens(text, prepend_bos=prepend_bos) for one in (pair.model, bridge))
+        assert torch.equal(ours, theirs)
+        assert pair.model.to_str_tokens(text, prepend_bos) == bridge.to_str_tokens(text, prepend_bos)
+        assert pair.model.to_str_tokens(ours) == bridge.to_str_tokens(theirs)
+        assert pair.model.to_string(ours) == bridge.to_string(theirs)
+        assert pair.model.to_string(ours[0]) == bridge.to_string(theirs[0])
+    assert pair.model.to_str_tokens(["a b", "c"], prepend_bos) == bridge.to_str_tokens(["a b", "c"], prepend_bos)
+    assert pair.model.to_single_token("b") == bridge.to_single_token("b")
+    assert pair.model.to_single_str_token(98) == bridge.to_single_str_token(98)
+
+
+SHORT = [
+    ("resid_pre", 0), ("resid_post", -1), ("attn_out", 1), ("mlp_out", 0), ("pattern", 1, "attn"), ("attn", 1),
+    ("attn_scores", 0), ("q", 1), ("k", 0), ("key", 0, "a"), ("v", 1), ("z", 0), ("result", 1), ("pre", 0, "mlp"),
+    ("post", 1), ("mlp_post", 1), "k1", "pattern0", "embed", ("embed", None),
+]  # fmt: skip
+
+
+def test_a_short_form_finds_in_a_cache_what_it_finds_there(recorded):
+    (logits, ours), (_, theirs) = recorded
+    for key in SHORT:
+        mine = ours[key]
+        masked = torch.isneginf(mine)
+        close(mine.masked_fill(masked, 0), theirs[key].masked_fill(masked, 0))
+        assert torch.equal(logits[key], mine)
+
+
+def test_a_stack_of_one_activation_is_equal(recorded):
+    (_, ours), (_, theirs) = recorded
+    close(ours.stack_activation("attn_out"), theirs.stack_activation("attn_out"))
+    close(ours.stack_activation("z", 1), theirs.stack_activation("z", 1))
+
+
+def test_hooks_written_for_a_bridge_do_the_same_here(pair, bridge, tokens):
+    def ablate(value, hook):
+        value[:, :, 1] = 0.0
+        return value
+
+    def halve(value, hook):
+        return value * 0.5
+
+    hooks = [(lambda name: name.endswith("hook_z"), ablate), ("blocks.1.hook_mlp_out", halve)]
+    with torch.no_grad():
+        theirs = bridge.run_with_hooks(tokens, return_type="loss", fwd_hooks=hooks)
+        close(pair.model.run_with_hooks(tokens, return_type="loss", fwd_hooks=hooks), theirs)
+        with pair.model.hooks(fwd_hooks=hooks) as hooked, bridge.hooks(fwd_hooks=hooks) as bridged:
+            close(hooked(tokens), bridged(tokens))
+        assert abs(theirs - bridge(tokens, return_type="loss")) > 1e-3  # it was no idle hook
+    close(pair.model(tokens), bridge(tokens).detach())
+
+
+def public(kind):
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+#: Words of torch's modules that nobody reads a language model with.
+UNUSUAL = re.compile(
+    r"register_|(get|set|add|load)_|.*state_dict|dump_|extra_|call_super|T_destination|share_|ipu|xpu|mtia|to_empty|compile|type"
+)
+
+
+def test_every_public_word_of_a_bridge_works_or_its_error_says_what_to_write():
+    with loading.load("tiny-gpt2") as model:
+        own = public(torch.nn.Module)
+        words = {w for w in public(model_bridge.TransformerBridge) if w not in own or not UNUSUAL.match(w)}
+        _, cache = model.run_with_cache("hi", "hook_embed")
+        known = ((model, words), (cache, public(transformer_lens.ActivationCache) | {"cache_dict", "model"}),
+                 (model.cfg, {field.name for field in dataclasses.fields(transformer_lens_config.TransformerLensConfig)}))  # fmt: skip
+        for owner, names in known:
+            lost = {name for name in names if "; " not in told(owner, name)}
+            assert lost == set(), type(owner)
+
+
+def told(owner, name):
+    """What is said when a word is used; of one that works, that it does."""
+    try:
+        getattr(owner, name)
+    except AttributeError as error:
+        return str(error)
+    return "; it works"
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import typer
 import typer.core
 import typer.main
 
+from sonde._cli import needs
 from sonde.core import errors
 
 # What the list of verbs shows: the first line of each verb's own help, without importing its file.
@@ -37,11 +38,21 @@ class Verb(typer.core.TyperCommand):
         assert self.name is not None
         alone = typer.Typer(callback=lambda: None, add_completion=False)
         alone.add_typer(importlib.import_module(f"sonde._cli.{self.name}").app)
-        return typer.main.get_group(alone).commands[self.name]
+        found = typer.main.get_group(alone).commands[self.name]
+        _ask_first(found, self.name)
+        return found
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """The context of the verb itself, in which it then runs."""
         return self.load().make_context(info_name, args, parent=parent, **extra)
+
+
+def _ask_first(command: Any, path: str) -> None:
+    """Makes a command, and all below it, ask for its optional packages before it starts."""
+    for name, inner in getattr(command, "commands", {}).items():
+        _ask_first(inner, f"{path} {name}")
+    if command.callback is not None:
+        command.callback = needs.asked(path, command.callback)
 
 
 class _Group(typer.core.TyperGroup):

@@ -56,6 +56,8 @@ def bars(screen: Any, *, single: bool = False) -> Iterator[Any]:
     """
     from rich import progress
 
+    from sonde.models import waiting
+
     columns = (
         progress.TextColumn("{task.description:<24}"),
         progress.BarColumn(),
@@ -63,7 +65,7 @@ def bars(screen: Any, *, single: bool = False) -> Iterator[Any]:
         progress.TimeElapsedColumn(),
         progress.TimeRemainingColumn(),
     )
-    with progress.Progress(*columns, console=screen) as bar:
+    with waiting.silent(), progress.Progress(*columns, console=screen) as bar:
         tasks: dict[str, Any] = {}
 
         def told(doing: str, done: int, of: int) -> None:

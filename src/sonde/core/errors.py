@@ -112,8 +112,10 @@ class VersionError(StoreError):
 class MissingExtraError(SondeError, ImportError):
     """An optional package is missing."""
 
-    def __init__(self, package: str, *, extra: str, feature: str) -> None:
-        super().__init__(f'{feature} needs the package {package!r}; install it with: pip install "sonde[{extra}]"')
+    def __init__(self, *packages: str, extra: str, feature: str) -> None:
+        names = " and ".join(filter(None, (", ".join(map(repr, packages[:-1])), repr(packages[-1]))))
+        what, them = ("package", "it") if len(packages) == 1 else ("packages", "them")
+        super().__init__(f'{feature} needs the {what} {names}; install {them} with: pip install "sonde[{extra}]"')
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

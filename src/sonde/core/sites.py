@@ -27,6 +27,7 @@ import dataclasses
 import fnmatch
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from sonde.core import errors
 
@@ -55,6 +56,11 @@ COSTLY_KINDS = frozenset({"attn.hook_attn_scores", "attn.hook_result"})
 
 LONGEST = 200
 _BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
+_SHORT = re.compile(r"([a-z_]+?)(\d+)")
+#: TransformerLens' other words for Sites, in its short forms.
+_ALIASES = {"attn": "pattern", "attn_logits": "attn_scores", "query": "q", "key": "k", "value": "v"}
+_ALIASES |= {"mlp_pre": "pre", "mlp_post": "post"}
+_KINDS = {kind.rpartition("hook_")[2]: kind for kind in (*GLOBAL_KINDS[:2], *BLOCK_KINDS)}
 
 SiteFilter = Callable[[str], bool] | str | Sequence[str] | None
 
@@ -97,6 +103,26 @@ class Site:
     def is_query_key(self) -> bool:
         """Whether the value is query by key, so that its last axis grows with the context."""
         return self.kind in QUERY_KEY_KINDS
+
+
+def full_name(short: Any, n_layers: int) -> str | None:
+    """The Site name that TransformerLens' short form stands for.
+
+    Args:
+        short: `("resid_post", 0)`, `("pattern", -1, "attn")`, `"k6"` or `"embed"`. What stands behind the layer is not
+            needed and not looked at.
+        n_layers: What a negative layer is counted from.
+
+    Returns:
+        The name; None for what is no short form. The model need not have the Site.
+    """
+    name, layer, *_ = (*short, None, None) if isinstance(short, tuple) else (short, None)
+    if isinstance(name, str) and layer is None and (both := _SHORT.fullmatch(name)):
+        name, layer = both[1], int(both[2])
+    kind = _KINDS.get(_ALIASES.get(name, name)) if isinstance(name, str) else None
+    if kind is None or (kind in GLOBAL_KINDS) != (layer is None) or not isinstance(layer, int | None):
+        return None
+    return kind if layer is None else f"blocks.{layer + n_layers if layer < 0 else layer}.{kind}"
 
 
 def select(wanted: SiteFilter, known: Iterable[str]) -> list[str]:

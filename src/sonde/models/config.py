@@ -1,7 +1,9 @@
 """The numbers of a model, under the names TransformerLens users know."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from sonde.models import idioms
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,12 @@ class ModelConfig:
     n_ctx: int
     sliding_window: int | None = None
     causal: bool = True
+
+    if not TYPE_CHECKING:  # which is to find misspelt names
+
+        def __getattr__(self, name: str) -> Any:
+            """Says where else to look for what TransformerLens keeps here."""
+            raise idioms.missing(self, name, idioms.CONFIG)
 
     @classmethod
     def of_transformers(cls, config: Any, model_name: str) -> "ModelConfig":

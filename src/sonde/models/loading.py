@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from sonde.core import errors
-from sonde.models import checkpoint, downloads, folders, prove, tiny, zoo
+from sonde.models import checkpoint, downloads, folders, prove, tiny, waiting, zoo
 from sonde.models import model as models_model
 from sonde.models import tokenizer as models_tokenizer
 
 
+@waiting.loading
 def load(
     name_or_path: str | Path = zoo.DEFAULT,
     *,

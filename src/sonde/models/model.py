@@ -12,10 +12,10 @@ import dataclasses
 import gc
 import operator
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from types import TracebackType
-from typing import Any, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Self, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -27,53 +27,33 @@ from sonde.models import (
     families,
     gate,
     generation,
+    idioms,
     kv,
     layer_order,
+    outputs,
     packing,
     requests,
     riders,
     scheduler,
-    tokenizer_files,
+    texts,
+    weights,
 )
 from sonde.models import config as model_config
 from sonde.models import wiring as model_wiring
 
-Tokens = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | Tensor
+Tokens = texts.Tokens
 FwdHook = tuple[str | Callable[[str], bool], Any] | interventions.Intervention
 
 
-class ActivationCache(dict[str, Tensor]):
-    """Recorded values by Site name, batch axis kept. They are copies: nothing changes them later."""
+class Model(texts.Texts, weights.Weights):
+    """A language model one can look into while it runs.
 
-    def __missing__(self, name: str) -> Tensor:
-        """Says what was recorded."""
-        raise errors.CaptureError(f"{name!r} was not recorded{errors.suggest(name, self)}")
-
-
-class Logits(Tensor):
-    """Logits that also answer to Site names.
-
-    `run_with_cache` returns `logits, cache` as TransformerLens does. People unpack it the other way round too
-    (`cache, _ = …`), so the first value can be asked for Sites as well. Every operation returns a plain tensor.
+    Besides what is below it has TransformerLens' names for weights (`W_Q`, `b_in`, …: see `weights`) and for the modules at
+    its ends: `embed`, `ln_final`, `unembed`.
     """
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType]
-    cache: ActivationCache
-
-    @classmethod
-    def of(cls, logits: Tensor, cache: ActivationCache) -> "Logits":
-        """Attaches a cache."""
-        whole = logits.as_subclass(cls)
-        whole.cache = cache
-        return whole
-
-    def __getitem__(self, index: Any) -> Tensor:
-        """A Site's value for a name, the usual indexing otherwise."""
-        return self.cache[index] if isinstance(index, str) else super().__getitem__(index)
-
-
-class Model:
-    """A language model one can look into while it runs."""
+    from_pretrained = idioms.Elsewhere(idioms.MODEL)
+    boot_transformers = idioms.Elsewhere(idioms.MODEL)
 
     def __init__(
         self,
@@ -119,11 +99,6 @@ class Model:
         return self.parts.site_names
 
     @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.parts.hf.parameters()).device
-
-    @property
     def options(self) -> dict[str, int]:
         """What it was made with, besides the weights."""
         return {"kv_budget": self.pool.budget, "max_batch": self._max_batch}
@@ -132,35 +107,38 @@ class Model:
         """Refuses a model that was closed."""
         self._scheduler.check_open()
 
-    def to_tokens(self, text: Tokens) -> Tensor:
-        """Token ids, `batch pos`, of a text, of several texts of equal length, of ids, or of a tensor of ids."""
-        if isinstance(text, str):
-            text = tokenizer_files.encode(self.tokenizer, text)
-        elif not isinstance(text, Tensor) and len(text) and isinstance(text[0], str):
-            rows = [tokenizer_files.encode(self.tokenizer, str(one)) for one in text]
-            if len({len(row) for row in rows}) > 1:
-                raise errors.RequestError(
-                    f"these texts have {[len(row) for row in rows]} tokens: pad them yourself and pass attention_mask, "
-                    "or run them one at a time"
-                )
-            text = torch.tensor(rows)
-        try:
-            given = torch.as_tensor(text, device=self.device)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise _no_tokens(text, " in rows of equal length") from error
-        if given.numel() == 0:
-            raise errors.RequestError("the prompt is empty: give at least one token (a BOS token will do)")
-        whole = not (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool)
-        if not whole or given.ndim not in (1, 2):
-            raise _no_tokens(text, ", `pos` or `batch pos`")
-        tokens = given.long() if given.ndim == 2 else given.long()[None]
-        if tokens.shape[1] > self.cfg.n_ctx:
-            raise errors.ContextError(f"{tokens.shape[1]} tokens do not fit the context of {self.cfg.n_ctx}")
-        least, most = int(tokens.min()), int(tokens.max())
-        if least < 0 or most >= self.cfg.d_vocab:
-            raise errors.RequestError(f"token ids must be 0 to {self.cfg.d_vocab - 1}, got {least} to {most}")
-        return tokens
+    if not TYPE_CHECKING:  # which is to find misspelt names, and knows the others from `weights.Weights`
 
+        def __getattr__(self, name: str) -> Any:
+            """Weights and modules by TransformerLens' names; for other libraries' words, an error with Sonde's."""
+            if name in weights.NAMES:
+                return weights.read(self.parts, name)
+            if name in weights.MODULES:
+                return self.parts.taps[weights.MODULES[name]].module
+            raise idioms.missing(self, name, idioms.MODEL, bare=self.__dict__.get("hf"))
+
+    @idioms.explained
+    def __call__(
+        self,
+        tokens: Tokens,
+        return_type: str | None = "logits",
+        *,
+        loss_per_token: bool = False,
+        attention_mask: Tensor | None = None,
+    ) -> Any:
+        """Logits of one forward pass, the loss of the next tokens (`"loss"`), or `"both"`.
+
+        Args:
+            tokens: Text or token ids.
+            return_type: What to return.
+            loss_per_token: The loss of each token, `batch pos-1`, instead of their mean.
+            attention_mask: `batch pos`, 0 at padding.
+        """
+        return self.run_with_hooks(
+            tokens, (), return_type=return_type, loss_per_token=loss_per_token, attention_mask=attention_mask
+        )
+
+    @idioms.explained
     def run_with_cache(
         self,
         tokens: Tokens,
@@ -168,7 +146,7 @@ class Model:
         *,
         attention_mask: Tensor | None = None,
         interventions: Sequence[interventions.Intervention] = (),
-    ) -> tuple[Logits, ActivationCache]:
+    ) -> tuple[outputs.Logits, outputs.ActivationCache]:
         """One forward pass with everything asked for recorded.
 
         Args:
@@ -181,19 +159,38 @@ class Model:
             The logits, and the recorded values by Site name.
         """
         collector = gate.Collector(tuple(sites.select(names_filter, self.site_names)))
-        with riders.riding(_Fixed(self, interventions, (collector,))):
+        with riders.riding(_Fixed(self, _at_sites(interventions), (collector,))):
             logits = self._forward(tokens, attention_mask, interventions)
         assert collector.tape is not None
-        cache = ActivationCache({name: collector.tape.chunks[name][0] for name in collector.sites})
-        return Logits.of(logits, cache), cache
+        values = {name: collector.tape.chunks[name][0] for name in collector.sites}
+        cache = outputs.ActivationCache(values, self.cfg.n_layers)
+        return outputs.Logits.of(logits, cache), cache
 
+    @idioms.explained
     def run_with_hooks(
-        self, tokens: Tokens, fwd_hooks: Sequence[FwdHook] = (), *, attention_mask: Tensor | None = None
-    ) -> Tensor:
-        """Logits of one forward pass with interventions, or plain `(site, fn)` hooks, in force."""
-        specs = bind_hooks(fwd_hooks, self)
-        with riders.riding(_Fixed(self, specs, ())):
-            return self._forward(tokens, attention_mask, specs)
+        self,
+        tokens: Tokens,
+        fwd_hooks: Sequence[FwdHook] = (),
+        *,
+        return_type: str | None = "logits",
+        loss_per_token: bool = False,
+        attention_mask: Tensor | None = None,
+    ) -> Any:
+        """One forward pass with interventions, or plain `(site, fn)` hooks, in force; returns what `model(…)` does."""
+        ids, specs = self.to_tokens(tokens), bind_hooks(fwd_hooks, self)
+        with riders.riding(_Fixed(self, _at_sites(specs), ())):
+            logits = self._forward(ids, attention_mask, specs)
+        return outputs.returned(return_type, logits, ids, attention_mask, per_token=loss_per_token)
+
+    @idioms.explained
+    @contextlib.contextmanager
+    def hooks(self, fwd_hooks: Sequence[FwdHook] = ()) -> Iterator[Self]:
+        """A block in which interventions, or plain `(site, fn)` hooks, are in force: in forward passes and `generate`.
+
+        For the steps of an episode there is `sonde.InterventionManager`.
+        """
+        with riders.riding(_Fixed(self, bind_hooks(fwd_hooks, self), ())):
+            yield self
 
     def _forward(self, tokens: Tokens, mask: Tensor | None, specs: Sequence[interventions.Intervention]) -> Tensor:
         self.check_open()
@@ -234,6 +231,7 @@ class Model:
         **sampling: Any,
     ) -> list[requests.Generation]: ...
 
+    @idioms.explained
     def generate(
         self,
         prompts: Tokens,
@@ -263,10 +261,9 @@ class Model:
 
     def _ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         try:
-            found = tokenizer_files.encode(self.tokenizer, prompt) if isinstance(prompt, str) else prompt
-            return tuple(map(operator.index, found))
+            return tuple(map(operator.index, self._encode(prompt, None) if isinstance(prompt, str) else prompt))
         except TypeError as error:
-            raise _no_tokens(prompt) from error
+            raise texts.no_tokens(prompt) from error
 
     def request(
         self,
@@ -352,23 +349,22 @@ class Model:
         self.close()
 
 
-def _no_tokens(got: Any, form: str = "") -> errors.RequestError:
-    return errors.RequestError(f"expected a text, or token ids{form}, got {got!r:.80}")
-
-
 class _Fixed:
     """A rider with fixed content."""
 
     def __init__(
         self, model: Model, specs: Sequence[interventions.Intervention], recorders: tuple[requests.Recorder, ...]
     ) -> None:
-        held = [spec for spec in specs if not isinstance(spec, interventions.LayerOrder)]
         self.model = model
-        self._aboard = riders.InForce(tuple(held), recorders, step=0)
+        self._aboard = riders.InForce(tuple(specs), recorders)
 
     def board(self, call: riders.Call) -> riders.InForce:
-        """The same for every call."""
-        return self._aboard
+        """The same for every call; a forward pass outside of an episode is step 0."""
+        return dataclasses.replace(self._aboard, step=call.step or 0)
+
+
+def _at_sites(specs: Sequence[interventions.Intervention]) -> list[interventions.Intervention]:
+    return [spec for spec in specs if not isinstance(spec, interventions.LayerOrder)]
 
 
 def bind_hooks(hooks: Sequence[FwdHook], model: Model) -> list[interventions.Intervention]:

