@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sonde.agents.sandbox import base, filters, folders, interpreter, namespace, running
+from sonde.agents.sandbox import base, control_groups, filters, folders, interpreter, namespace, running
 from sonde.core import errors
 
 SCRATCH = 64 * 2**20
@@ -32,6 +32,7 @@ SCRATCH = 64 * 2**20
 
 _OPEN_FILES = 256
 _CLOSED = "the sandbox was closed"
+_WATCHED = "Sonde, by a look at all processes every 25 ms"
 _ENVIRONMENT = {
     "HOME": "/tmp",  # noqa: S108
     "LANG": "C.UTF-8",
@@ -56,9 +57,18 @@ echo 1000 >/proc/self/oom_score_adj
 class BubblewrapSandbox:
     """A sandbox made of namespaces; made by `open`."""
 
-    def __init__(self, space: namespace.Namespace, *, limits: base.Limits) -> None:
+    def __init__(
+        self,
+        space: namespace.Namespace,
+        *,
+        limits: base.Limits,
+        place: control_groups.Place | None = None,
+        memory_kept_by: str = _WATCHED,
+    ) -> None:
         """Takes over a namespace; closing the sandbox closes it."""
         self.limits = limits
+        self.memory_kept_by = memory_kept_by
+        self._place = place
         self._space: namespace.Namespace | None = space
         self._jobs: set[running.Job] = set()
         self._work: set[asyncio.Task[Any]] = set()
@@ -79,7 +89,9 @@ class BubblewrapSandbox:
         """
         limits = limits or base.Limits()
         packages = await asyncio.to_thread(interpreter.chosen, python_packages)
-        sandbox = cls(await namespace.make(disk=limits.disk, packages=packages), limits=limits)
+        place, kept_by = await asyncio.to_thread(_place)
+        space = await namespace.make(disk=limits.disk, packages=packages)
+        sandbox = cls(space, limits=limits, place=place, memory_kept_by=kept_by)
         try:
             trial = await sandbox.run("exit 7", limits=base.Limits())
             if trial.exit_code != 7:
@@ -94,7 +106,7 @@ class BubblewrapSandbox:
         base.check_command(command)
         space, chosen = self._opened(), limits or self.limits
         line = functools.partial(_arguments, space, command, chosen)
-        job = running.Job(line, limits=chosen, workspace=space.workspace, program=filters.program())
+        job = running.Job(line, limits=chosen, workspace=space.workspace, program=filters.program(), place=self._place)
         work = self._keep(job.run())
         self._jobs.add(job)
         try:
@@ -154,6 +166,15 @@ class BubblewrapSandbox:
         task.add_done_callback(self._work.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
+
+
+def _place() -> tuple[control_groups.Place | None, str]:
+    """Where commands get control groups, and the sentence that says who keeps their memory within the limit."""
+    try:
+        place = control_groups.find()
+    except errors.SandboxError as error:
+        return None, f"{_WATCHED}, for want of a control group: {error}"
+    return place, f"the kernel, by a control group for each command (version {place.version})"
 
 
 def _arguments(
