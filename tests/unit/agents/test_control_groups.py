@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import secrets
 import subprocess
 import sys
@@ -155,7 +156,8 @@ asyncio.run(main())
 """
     around = control_groups.Group(PLACE, base.Limits(memory=100 * MEGABYTE))
     try:
-        line = [*around.enter(), sys.executable, "-c", code]
+        paths = [f"{name}={os.environ.get(name, '')}" for name in ("PATH", "PYTHONPATH")]
+        line = [*around.enter(), "env", *paths, sys.executable, "-c", code]
         ran = subprocess.run(line, capture_output=True, text=True, check=False)
     finally:
         around.close()
@@ -201,7 +203,7 @@ os.kill(os.getpid(), 9)
 @grouped
 async def test_a_group_that_cannot_be_made_is_an_error_and_nothing_runs(sandbox, tmp_path):
     sandbox._place = control_groups.Place(PLACE.version, tmp_path / "none", tmp_path / "none")
-    with pytest.raises(errors.SandboxError, match="cannot make a control group in .*none"):
+    with pytest.raises(errors.SandboxError, match="cannot make a control group in "):
         await sandbox.run("true")
 
 

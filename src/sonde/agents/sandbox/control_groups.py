@@ -129,13 +129,12 @@ class Group:
 
     def _limit(self) -> None:
         (self._processes / "pids.max").write_text(str(self._limits.processes + _OWN_PROCESSES), encoding="ascii")
-        limits = {"memory.max": self._most, "memory.swap.max": 0}
+        limits = [("memory.max", self._most), ("memory.swap.max", 0)]
         if self._version == 1:  # in this order; buffers of sockets are counted apart
-            limits = dict.fromkeys(("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), self._most)
-            limits[_SOCKETS.format("limit")] = OWN
-        first = next(iter(limits))
-        for name, most in limits.items():
-            if name == first or (self._memory / name).exists():  # a kernel may count no swap
+            limits = [("memory.limit_in_bytes", self._most), ("memory.memsw.limit_in_bytes", self._most)]
+            limits.append((_SOCKETS.format("limit"), OWN))
+        for number, (name, most) in enumerate(limits):
+            if number == 0 or (self._memory / name).exists():  # a kernel may count no swap
                 (self._memory / name).write_text(str(most), encoding="ascii")
 
     def _events(self) -> tuple[bool, bool]:
