@@ -37,7 +37,7 @@ _HELD = "cgroup.procs"
 
 _SOCKETS = "memory.kmem.tcp.{}_in_bytes"
 _BATCH = 2**20
-"""Bytes by which a group of version 1 that is full may be short of its limit: pages are charged some at a time."""
+"""Bytes by which a group may be short of its limit when it is full, or beyond it for a moment without harm."""
 
 _NEEDED = {"memory", "pids"}
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -140,8 +140,10 @@ class Group:
     def _events(self) -> tuple[bool, bool]:
         """Whether the kernel has killed something here for want of memory, and whether this group's limit was met."""
         events = self._table("memory.events")
+        if events["oom_kill"] > 0:
+            return True, events["oom"] > 0
         # Buffers of sockets may go beyond the limit, until something else needs a page.
-        return events["oom_kill"] > 0, events["oom"] > 0 or self._number("memory.current") > self._most
+        return False, self._number("memory.current") > self._most + _BATCH
 
     def _events_of_version_1(self) -> tuple[bool, bool]:
         if self._table("memory.oom_control")["oom_kill"] > 0:
