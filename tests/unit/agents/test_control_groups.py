@@ -222,6 +222,12 @@ async def test_without_a_group_processes_are_watched_and_that_is_said(monkeypatc
 
 
 @grouped
+async def test_limits_beyond_what_the_kernel_takes_are_the_most_it_takes(sandbox):
+    limits = base.Limits(memory=10**30, processes=10**9)
+    assert (await sandbox.run("echo on", limits=limits)).output == "on\n"
+
+
+@grouped
 async def test_with_a_group_that_is_said(sandbox):
     assert sandbox.memory_kept_by == f"the kernel, by a control group for each command (version {PLACE.version})"
 

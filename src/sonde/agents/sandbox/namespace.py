@@ -173,7 +173,8 @@ def _view(tools: Tools, packages: Sequence[Path]) -> list[str]:
 def _covered(packages: Sequence[Path]) -> Iterator[Path]:
     """What no command may look into, as it sees it."""
     system = tuple(path for path in map(Path, _SYSTEM) if path.is_dir() and not path.is_symlink())
-    yield from hidden_tests.remembered(system + _prefix_shown(), interpreter.installed())
+    machine = hidden_tests.remembered(system + _prefix_shown(), interpreter.installed())
+    yield from (path for path in machine if path.is_dir())  # some may have gone since
     for package in packages:
         for path in hidden_tests.search((package,)):
             yield Path("/sandbox/packages", package.name, path.relative_to(package))
