@@ -82,7 +82,7 @@ class Sandbox(Protocol):
 
     @property
     def memory_kept_by(self) -> str:
-        """Who keeps commands within `Limits.memory`: the kernel, or somebody who looks now and then, and why not the kernel."""
+        """Who keeps commands within `Limits.memory`: the kernel, or somebody who looks now and then, and why."""
         ...
 
     async def run(self, command: str, *, limits: Limits | None = None) -> Result:

@@ -11,8 +11,8 @@ What a command gets, and who sees to it:
    the clock is everywhere; then the first process of the namespace is killed, and with it, by the kernel, all others.
 
 Python: see `interpreter`; `python -m pytest` works inside if pytest is installed here. Costs, on two busy cores: 50 ms
-to open, the first time 0.5 s more (see `hidden_tests`), 40 ms for a command that does nothing. The working folder is kept in memory. Needs Linux, bubblewrap 0.5 or
-newer and util-linux; no root.
+to open, the first time 0.5 s more (see `hidden_tests`), 40 ms for a command that does nothing. The working folder is
+kept in memory. Needs Linux, bubblewrap 0.5 or newer and util-linux; no root.
 """
 
 import asyncio
