@@ -10,8 +10,8 @@ Every message of the agent holds one command (see `commands`); the next observat
 step limit, ends the episode. `observation.metadata["info"]` says for each step: `command`, `exit_code`, `timed_out`,
 and at the end `verdict`.
 
-Each episode has a sandbox of its own. Costs, measured on two cores: 0.5 s for the first episode of a task, which is
-checked first, then 50 ms to start and per command what the command takes, plus 20 ms.
+Each episode has a sandbox of its own. Costs, measured on two cores: 0.5 s once a process, 0.5 s for the first episode of
+a task, which is checked first, then 50 ms to start and per command what the command takes, plus 25 ms.
 """
 
 import abc

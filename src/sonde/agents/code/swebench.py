@@ -137,6 +137,7 @@ class _Entered:
 
     def __init__(self, inner: base.Sandbox) -> None:
         self.put, self.get, self.close = inner.put, inner.get, inner.close
+        self.memory_kept_by = inner.memory_kept_by
         self._inner = inner
 
     async def run(self, command: str, *, limits: base.Limits | None = None) -> base.Result:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from sonde.agents.sandbox import hidden_tests
 from sonde.core import errors
 
 EMBEDDED = Path(__file__).parent / "repositories"
@@ -66,7 +67,7 @@ def load_tasks(folder: Path | str | None = None) -> list[CodeTask]:
         ValueError: There is none, or one is not as it should be.
     """
     root = EMBEDDED if folder is None else Path(folder)
-    found = sorted(path.parent for path in root.glob("*/task.json"))
+    found = sorted(path.parent for path in root.glob(f"*/{hidden_tests.TASK_FILE}"))
     if not found:
         raise ValueError(f"no tasks in {root}: expected folders with a file task.json")
     return [load_task(path) for path in found]
@@ -87,14 +88,16 @@ def load_task(folder: Path | str) -> CodeTask:
             raise ValueError(f"no task {folder!r}{errors.suggest(folder, known)}")
         folder = EMBEDDED / folder
     folder = Path(folder)
+    if EMBEDDED not in folder.parents:
+        hidden_tests.remembered.cache_clear()  # this one may be new, and lie where commands could see it
     described = _described(folder)
-    repo, hidden, reference = (_files(folder, part) for part in ("repo", "hidden", "reference"))
+    repo, hidden, reference = (_files(folder, part) for part in ("repo", hidden_tests.HIDDEN, "reference"))
     return CodeTask(**{name: described[name] for name in _FIELDS}, repo=repo, hidden=hidden, reference=reference)
 
 
 def _described(folder: Path) -> dict[str, Any]:
     try:
-        described = json.loads((folder / "task.json").read_text(encoding="utf-8"))
+        described = json.loads((folder / hidden_tests.TASK_FILE).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"task {folder.name!r}: cannot read task.json in {folder}: {error.strerror}") from None
     except ValueError as error:  # JSON and Unicode errors both

@@ -35,7 +35,7 @@ class Limits:
 
     Attributes:
         seconds: Wall clock; then the whole process tree is killed.
-        memory: Bytes, for one process and for all together.
+        memory: Bytes, for one process and for all together; see `Sandbox.memory_kept_by`.
         processes: At once, threads included.
         output: Bytes kept of what it writes: the beginning and the end.
         disk: Bytes in the working folder; the sandbox's own limit is the most a single command can be given.
@@ -64,6 +64,7 @@ class Result:
         truncated: Whether the middle of the output was cut.
         seconds: How long it took.
         note: Why it was stopped, if it was.
+        peak_memory: Bytes it used at once, at most, where that is known: counted by the kernel, or as last seen.
     """
 
     output: str
@@ -72,11 +73,17 @@ class Result:
     truncated: bool
     seconds: float
     note: str = ""
+    peak_memory: int | None = None
 
 
 @runtime_checkable
 class Sandbox(Protocol):
     """A place to run commands that nobody vouches for."""
+
+    @property
+    def memory_kept_by(self) -> str:
+        """Who keeps commands within `Limits.memory`: the kernel, or somebody who looks now and then, and why."""
+        ...
 
     async def run(self, command: str, *, limits: Limits | None = None) -> Result:
         """Runs `bash -c command` in the working folder.

@@ -92,6 +92,11 @@ class DockerSandbox:
         sandbox._open = True
         return sandbox
 
+    @property
+    def memory_kept_by(self) -> str:
+        """See `base.Sandbox`."""
+        return "the kernel, by a control group that Docker makes"
+
     def volume_line(self) -> list[str]:
         """Arguments of `docker` that make the working folder."""
         options = (

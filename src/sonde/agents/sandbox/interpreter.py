@@ -1,17 +1,21 @@
 """Where does Python inside a sandbox come from? From the interpreter that runs Sonde, shown read-only.
 
-Its base prefix (not the virtual environment: that one may hold anything) is bound at its own path, so that `python` and
-`python3` inside are this version with its standard library; what was installed beside that is hidden. Packages are bound one by one into a folder of their own,
+The programs and libraries of its base prefix (not the virtual environment: that one may hold anything, and so may what
+lies beside them in the prefix) are bound at their own paths, so that `python` and `python3` inside are this version with
+its standard library; what was installed for it is hidden. Packages are bound one by one into a folder of their own,
 which `PYTHONPATH` names; pytest and what it needs are there unless the caller says otherwise.
 """
 
 import functools
 import importlib.metadata
 import re
+import site
 import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
+
+_NEEDED = ("bin", "include", "lib", "lib32", "lib64", "libexec", "share", "ssl")
 
 
 def prefix() -> Path:
@@ -19,10 +23,16 @@ def prefix() -> Path:
     return Path(sys.base_prefix)
 
 
-def hidden() -> list[Path]:
+def shown() -> tuple[Path, ...]:
+    """The folders of that installation which Python needs; some keep virtual environments beside them."""
+    return tuple(path for path in (prefix() / name for name in _NEEDED) if path.is_dir())
+
+
+def installed() -> tuple[Path, ...]:
     """Folders of that installation which hold what somebody installed there: not shown inside."""
     paths = sysconfig.get_paths(vars={"base": sys.base_prefix, "platbase": sys.base_prefix})
-    return [Path(path) for path in sorted({paths["purelib"], paths["platlib"]}) if Path(path).is_relative_to(prefix())]
+    found = {paths["purelib"], paths["platlib"], *site.getsitepackages([sys.base_prefix])}
+    return tuple(Path(path) for path in sorted(found))
 
 
 def executable() -> Path:

@@ -7,6 +7,7 @@ there is no folder, and when this process ends, however it ends, nothing is left
 
     /usr /bin /lib…       the system, read-only; of /etc what the linker needs, and made-up users
     <base prefix>         the Python that runs Sonde, read-only (see `interpreter`)
+    (empty folders)       over everything in these that could hold hidden tests (see `hidden_tests`)
     /sandbox              links to it, and the packages shown to it
     /workspace            a file system in memory of limited size: the working folder
 
@@ -23,7 +24,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sonde.agents.sandbox import base, folders, interpreter
+from sonde.agents.sandbox import base, folders, hidden_tests, interpreter
 from sonde.core import errors
 
 UID = 1000
@@ -127,8 +128,9 @@ async def make(*, disk: int, packages: Sequence[Path]) -> Namespace:
     """
     tools = await asyncio.to_thread(find_tools)
     privileged = _has_capabilities(_SYS_ADMIN, _SETUID, _SETGID)
+    view = await asyncio.to_thread(_view, tools, packages)
     line = [tools.bwrap, "--die-with-parent", *([] if privileged else ["--unshare-user"])]
-    line += [*_view(tools, packages), "--perms", "0755", "--size", str(disk), "--tmpfs", base.WORKSPACE]
+    line += [*view, "--perms", "0755", "--size", str(disk), "--tmpfs", base.WORKSPACE]
     # Its number is the same here and there: the process namespace is this one's.
     line += ["--", "/bin/sh", "-c", "echo $$; read -r end"]
     pipe = asyncio.subprocess.PIPE
@@ -163,9 +165,19 @@ def _view(tools: Tools, packages: Sequence[Path]) -> list[str]:
     for package in packages:
         line += ["--ro-bind", str(package), f"/sandbox/packages/{package.name}"]
     line += prefix_mounts()
-    for path in interpreter.hidden() if not interpreter.prefix().is_relative_to("/usr") else []:
+    for path in _covered(packages):
         line += ["--perms", "0755", "--tmpfs", str(path)]
     return line
+
+
+def _covered(packages: Sequence[Path]) -> Iterator[Path]:
+    """What no command may look into, as it sees it."""
+    system = tuple(path for path in map(Path, _SYSTEM) if path.is_dir() and not path.is_symlink())
+    machine = hidden_tests.remembered(system + _prefix_shown(), interpreter.installed())
+    yield from (path for path in machine if path.is_dir())  # some may have gone since
+    for package in packages:
+        for path in hidden_tests.search((package,)):
+            yield Path("/sandbox/packages", package.name, path.relative_to(package))
 
 
 def system_mounts(tools: Tools) -> Iterator[str]:
@@ -181,12 +193,14 @@ def system_mounts(tools: Tools) -> Iterator[str]:
 
 def prefix_mounts() -> Iterator[str]:
     """Arguments that show the interpreter at its own path, unless it is part of the system."""
-    prefix = interpreter.prefix()
-    if prefix.is_relative_to("/usr"):
-        return
-    for folder in reversed(prefix.parents[:-1]):
-        yield from ("--perms", "0755", "--dir", str(folder))
-    yield from ("--ro-bind", str(prefix), str(prefix))
+    for path in _prefix_shown():
+        for folder in reversed(path.parents[:-1]):
+            yield from ("--perms", "0755", "--dir", str(folder))
+        yield from ("--ro-bind", str(path), str(path))
+
+
+def _prefix_shown() -> tuple[Path, ...]:
+    return tuple(path for path in interpreter.shown() if not any(map(path.is_relative_to, _SYSTEM)))
 
 
 def _hold(pid: int, tools: Tools, privileged: bool) -> Namespace:

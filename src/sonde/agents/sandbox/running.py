@@ -4,7 +4,7 @@ Bubblewrap reports the number of the process that is the first in the command's 
 makes the kernel kill all others, however they detached themselves, and it counts as ended only when they have. So the
 end of a command, in time or not, is always: kill it, wait for it, read what is left in the pipe.
 
-Costs: a look at the process tree every 25 ms, in a thread. The event loop is never blocked.
+Costs: a look at the command every 25 ms, in a thread. The event loop is never blocked.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from sonde.agents.sandbox import base, watching
+from sonde.agents.sandbox import base, control_groups, watching
 from sonde.core import errors
 
 INTERVAL = 0.025
@@ -26,7 +26,15 @@ Arguments = Callable[[int, int | None], list[str]]
 class Job:
     """One command; `run` it once, in a task that nobody cancels, and `stop` it from anywhere."""
 
-    def __init__(self, arguments: Arguments, *, limits: base.Limits, workspace: int, program: bytes | None) -> None:
+    def __init__(
+        self,
+        arguments: Arguments,
+        *,
+        limits: base.Limits,
+        workspace: int,
+        program: bytes | None,
+        place: control_groups.Place | None,
+    ) -> None:
         """Takes what to run.
 
         Args:
@@ -34,11 +42,13 @@ class Job:
             limits: What is allowed.
             workspace: Descriptor of the working folder, which is watched.
             program: The system-call filter.
+            place: Where it gets a control group, if it can have one.
         """
         self._arguments = arguments
         self._limits = limits
         self._workspace = workspace
         self._program = program
+        self._place = place
         self._output = base.Output(limits.output)
         self._stopped: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -53,11 +63,20 @@ class Job:
         Raises:
             SandboxError: Bubblewrap could not start it.
         """
+        if self._place is None:
+            return await self._run(None)
+        group = await asyncio.to_thread(control_groups.Group, self._place, self._limits)
+        try:
+            return await self._run(group)
+        finally:
+            await asyncio.to_thread(group.close)
+
+    async def _run(self, group: control_groups.Group | None) -> base.Result:
         clock, limits = base.Stopwatch(), self._limits
-        running = await _start(self._arguments, self._program)
+        running = await _start(self._arguments, self._program, group)
         exited = asyncio.ensure_future(running.process.wait())
         reading = asyncio.ensure_future(self._read(running.process.stdout))
-        looking = asyncio.ensure_future(self._look(running.first, exited))
+        looking = asyncio.ensure_future(self._look(running.first, exited, group))
         try:
             await asyncio.wait({exited, self._stopped}, timeout=limits.seconds, return_when=asyncio.FIRST_COMPLETED)
             timed_out, seconds = not exited.done() and not self._stopped.done(), clock.seconds
@@ -67,16 +86,15 @@ class Job:
         finally:
             running.kill()
         code = await running.end()
-        await asyncio.gather(reading, looking)
-        return self._result(code, note=note, timed_out=timed_out, seconds=seconds)
-
-    def _result(self, code: int | None, *, note: str, timed_out: bool, seconds: float) -> base.Result:
+        _, peak = await asyncio.gather(reading, looking)
+        if group is not None:
+            note, peak = note or group.exceeded(), group.peak()
         text = self._output.text()
         if code is None and not note:
-            if text.startswith("bwrap: "):
+            if running.first is None or text.startswith("bwrap: "):
                 raise errors.SandboxError(f"bubblewrap could not run the command: {text.strip()}")
             note = "it was killed from outside, perhaps for want of memory"
-        return base.Result(text, None if note else code, timed_out, self._output.truncated, seconds, note)
+        return base.Result(text, None if note else code, timed_out, self._output.truncated, seconds, note, peak)
 
     async def _read(self, stream: Any) -> None:
         while data := await stream.read(65536):
@@ -84,10 +102,13 @@ class Job:
             if self._output.total > base.FLOOD:
                 self.stop(f"it wrote more than {base.FLOOD} bytes of output")
 
-    async def _look(self, first: int | None, exited: asyncio.Future[int]) -> None:
+    async def _look(
+        self, first: int | None, exited: asyncio.Future[int], group: control_groups.Group | None
+    ) -> int | None:
+        """Watches until the end; returns the most memory that was seen in use."""
         if first is None:
-            return
-        watch = watching.Watch(first, limits=self._limits, workspace=self._workspace)
+            return None
+        watch = watching.Watch(first, limits=self._limits, workspace=self._workspace, group=group)
         try:
             while not exited.done() and not self._stopped.done():
                 if reason := await asyncio.to_thread(watch.look):
@@ -95,6 +116,7 @@ class Job:
                 await asyncio.wait({exited, self._stopped}, timeout=INTERVAL, return_when=asyncio.FIRST_COMPLETED)
         finally:
             watch.close()
+        return watch.peak_memory
 
 
 class _Running:
@@ -134,7 +156,7 @@ class _Running:
         return next((report["exit-code"] for report in reports if "exit-code" in report), None)
 
 
-async def _start(arguments: Arguments, program: bytes | None) -> _Running:
+async def _start(arguments: Arguments, program: bytes | None, group: control_groups.Group | None) -> _Running:
     report, status = os.pipe()
     given, filter_ = [status], None
     try:
@@ -144,6 +166,7 @@ async def _start(arguments: Arguments, program: bytes | None) -> _Running:
             os.write(fill, program)
             os.close(fill)
         process = await asyncio.create_subprocess_exec(
+            *([] if group is None else group.enter()),
             *arguments(status, filter_),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

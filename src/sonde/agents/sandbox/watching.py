@@ -1,8 +1,11 @@
-"""Does a running command stay within its limits? A look at its process tree and its file systems, many times a second.
+"""Does a running command stay within its limits? A look at its file systems and its processes, many times a second.
 
-Limits that the kernel keeps per process or per user (see `bubblewrap`) come first; this catches what many processes do
-together. A look reads the sandbox's own `/proc`, so it costs by what runs inside, not by what runs on the machine:
-under half a millisecond for five processes. Memory is the sum of the resident sets; only if that is too much, the proportional sets
+A command with a control group (see `control_groups`) is kept within memory and processes by the kernel; all there is to
+see is whether the kernel had to kill something, for then all of it is stopped.
+
+Without one, limits that the kernel keeps per process or per user (see `bubblewrap`) come first, and this catches what
+many processes do together. A look reads the sandbox's own `/proc`, so it costs by what runs inside, not by what runs on
+the machine: under half a millisecond for five processes. Memory is the sum of the resident sets; only if that is too much, the proportional sets
 are summed, which count a shared page once. Not seen: pages of a shared mapping that nobody has in his page table at the
 moment, and the kernel's buffers for pipes and sockets; the former are bounded by address space, the latter by open
 files, and sandboxed processes are the first that the kernel kills when memory runs out.
@@ -12,7 +15,7 @@ import os
 import re
 from pathlib import Path
 
-from sonde.agents.sandbox import base
+from sonde.agents.sandbox import base, control_groups
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PROPORTIONAL = re.compile(rb"^Pss:\s+(\d+) kB", re.MULTILINE)
@@ -26,27 +29,29 @@ BYTES_PER_FILE = 4096
 class Watch:
     """One command, seen from outside."""
 
-    def __init__(self, pid: int, *, limits: base.Limits, workspace: int) -> None:
+    def __init__(self, pid: int, *, limits: base.Limits, workspace: int, group: control_groups.Group | None) -> None:
         """Takes what to look at.
 
         Args:
             pid: The first process of the sandbox, as numbered here.
             limits: What is allowed.
             workspace: Descriptor of the working folder.
+            group: The command's control group, if it has one.
         """
         self._root = f"/proc/{pid}/root"
         self._limits = limits
         self._workspace = workspace
+        self._group = group
         self._allowed = (limits.disk, max(1000, limits.disk // BYTES_PER_FILE))
         self._before = _used(workspace)
         self._proc: int | None = None
-        self.peak_memory = 0
+        self.peak_memory: int | None = None
 
     def look(self) -> str:
         """Why the command must be stopped now; empty if it need not be. Blocking: call in a thread."""
         if self._proc is None and not self._enter():
             return ""
-        return self._disk() or self._tree()
+        return self._disk() or (self._tree() if self._group is None else self._group.exceeded())
 
     def close(self) -> None:
         """Lets go of the sandbox's file systems."""
@@ -86,7 +91,7 @@ class Watch:
             return f"it had more than {self._limits.processes} processes and threads"
         if memory > self._limits.memory:
             memory = self._proportional(pids) or memory
-        self.peak_memory = max(self.peak_memory, memory)
+        self.peak_memory = max(self.peak_memory or 0, memory)
         return f"it used more than {self._limits.memory} bytes of memory" if memory > self._limits.memory else ""
 
     def _enter(self) -> bool:
