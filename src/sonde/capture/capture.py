@@ -30,6 +30,7 @@ from sonde.capture import selection
 from sonde.capture import trajectory as capture_trajectory
 from sonde.core import errors, sites
 from sonde.models import adapters, loading, requests, riders
+from sonde.store import plain
 
 _epochs = itertools.count()
 
@@ -176,12 +177,15 @@ class ActivationCapture:
         """Forgets the open step, if there is one: its request failed, say."""
         self._step = None
 
-    def record_step_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Notes something about the open step, or about the last one if none is open. Any value is kept."""
+    def record_step_metadata(self, metadata: Mapping[Any, Any]) -> None:
+        """Notes something about the open step, or about the last one if none is open.
+
+        Names become strings. Values stay the objects they are until they are written, when they become standard JSON.
+        """
         step = self._step or (self._steps[-1] if self._steps else None)
         if step is None:
             raise errors.CaptureError("there is no step yet to record metadata for: call start_step() first")
-        noted = store.jsonable(dict(metadata))
+        noted = dict(zip(plain.names_of(metadata), metadata.values(), strict=True))
         step.metadata.update(noted)
         if self._writer is not None and step is not self._step and step is not self._unwritten:
             self._writer.append_step({"amends": len(self._steps) - 1, "metadata": noted})
