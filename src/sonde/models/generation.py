@@ -57,7 +57,7 @@ class Row:
     finish_reason: str | None = None
     encoded: int = 0
     known: dict[Any, np.ndarray] = dataclasses.field(default_factory=dict)
-    parts: dict[Any, list[tuple[Tensor, Mapping[str, Tensor]]]] = dataclasses.field(default_factory=dict)
+    parts: dict[Any, list[Mapping[str, Tensor]]] = dataclasses.field(default_factory=dict)
     joined: tuple[model_tape.Tape, int] | None = None
 
     @property
@@ -83,6 +83,12 @@ class Row:
         """Episode position of a slot."""
         positions = self.request.positions
         return positions[slot] if positions and slot < len(positions) else slot + self.offset
+
+    def positions(self, length: int) -> np.ndarray:
+        """Episode positions of the first slots."""
+        asked = self.request.positions
+        prompt = min(length, len(asked or ()))
+        return np.concatenate([np.asarray(asked or (), np.int64)[:prompt], np.arange(prompt, length) + self.offset])
 
 
 class Batch:
@@ -127,8 +133,7 @@ class Batch:
         row = Row(request, active, {}, generator)
         for one in active:
             row.lineage[one.key] = _slots(row, one.where)
-        tokens = np.asarray(request.tokens, dtype=np.int64)
-        limit = len(tokens) - 1
+        limit = len(request.tokens) - 1
         for one in active:
             if one.spec.needs_whole_prompt:
                 first = request.new_start if one.spec.scope == "new" else 0
@@ -136,7 +141,7 @@ class Batch:
         if self.parts.cfg.causal:
             order = checking.layer_order_of(request)
             row.entry, row.reused = self.pool.match(
-                tokens,
+                kv.cells(request.tokens, row.positions(len(request.tokens))),
                 row.lineage,
                 order=order.digest if order else None,
                 recorders=[recorder.key for recorder in request.recorders if recorder.sites],
@@ -288,23 +293,27 @@ class Batch:
 
     def _entry(self, index: int, row: Row, coverage: dict[Any, np.ndarray]) -> kv.Entry:
         """The row as a cached conversation: all of its tokens but the last, which was not encoded."""
-        tokens = np.asarray(row.tokens[:-1], dtype=np.int64)
-        lineage = {digest: spans.clip(where, 0, len(tokens)) for digest, where in row.lineage.items()}
+        length = len(row.tokens) - 1
+        cells = kv.cells(row.tokens[:length], row.positions(length))
+        lineage = {digest: spans.clip(where, 0, length) for digest, where in row.lineage.items()}
         order = self.order.digest if self.order else None
-        return kv.Entry(tokens, lineage, order, self.slab, self.slab.place.index(index), coverage)
+        return kv.Entry(cells, lineage, order, self.slab, self.slab.place.index(index), coverage)
 
     def _finish(self, index: int, row: Row) -> requests.Generation:
         request = row.request
         encoded = (*request.tokens, *row.generated[:-1])
         coverage: dict[Any, np.ndarray] = {}
         for recorder in request.recorders:
-            before = row.known[recorder.key]
-            positions, values = _joined(row.parts[recorder.key])
-            coverage[recorder.key] = recorder.deliver(
-                requests.Recorded(
-                    encoded, len(request.tokens), before, positions, values, tuple(row.generated), request.step
-                )
+            recorded = requests.Recorded(
+                encoded,
+                len(request.tokens),
+                row.known[recorder.key],
+                row.positions(len(encoded)),
+                _joined(row.parts[recorder.key]),
+                tuple(row.generated),
+                request.step,
             )
+            coverage[recorder.key] = recorder.deliver(recorded)
         end = row.position(len(encoded)) + 1
         if self.parts.cfg.causal:
             self.pool.add(self._entry(index, row, coverage))
@@ -366,12 +375,11 @@ def _is_opaque(spec: interventions.Intervention) -> bool:
     return isinstance(spec, interventions.Opaque)
 
 
-def _joined(parts: Sequence[tuple[Tensor, Mapping[str, Tensor]]]) -> tuple[Tensor, Mapping[str, Tensor]]:
+def _joined(parts: Sequence[Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
     """What was recorded from pause to pause, as one."""
     if len(parts) == 1:
         return parts[0]
-    names = parts[0][1]
-    return torch.cat([where for where, _ in parts]), {name: torch.cat([v[name] for _, v in parts]) for name in names}
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def end_ids(hf: Any, tokenizer: Any) -> frozenset[int]:

@@ -65,7 +65,7 @@ class Recorded:
         tokens: The whole context as encoded: prompt, then what was generated and fed back.
         prompt_length: Where the prompt ends.
         reused: For the leading slots that were not encoded again, the index of their record.
-        positions: Episode positions of the newly encoded slots.
+        positions: Episode positions of all slots.
         values: For each Site the newly encoded values.
         generated: All sampled tokens, the last of which was never encoded.
         step: Step of the episode.
@@ -75,7 +75,7 @@ class Recorded:
     tokens: tuple[int, ...]
     prompt_length: int
     reused: np.ndarray
-    positions: "Tensor"
+    positions: np.ndarray
     values: "Mapping[str, Tensor]"
     generated: tuple[int, ...] = ()
     step: int = 0
