@@ -233,13 +233,15 @@ class ActivationCapture:
         start, prompt = len(recorded.reused), recorded.prompt_length
         wanted = selection.chosen(self.positions, recorded.positions, prompt)
         keep = wanted[start:]
-        slots = start + np.flatnonzero(keep)
+        numbers = np.concatenate([recorded.reused, np.full(len(keep), -1, dtype=np.int64)])
+        # Without Sites a token has a record although another conversation encoded it.
+        fresh = numbers < 0 if not self.sites else np.arange(len(numbers)) >= start
+        slots = np.flatnonzero(wanted & fresh)
         first = self._records.append(
             [recorded.tokens[slot] for slot in slots],
             [int(slot) + 1 for slot in slots],
             {name: self._keep(name, value, keep, start) for name, value in recorded.values.items()},
         )
-        numbers = np.concatenate([recorded.reused, np.full(len(keep), -1, dtype=np.int64)])
         numbers[slots] = np.arange(first, first + len(slots))
         call = capture_trajectory.Call(
             # Earlier steps may have kept others of the same context.

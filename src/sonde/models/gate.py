@@ -30,7 +30,7 @@ class _Memory:
     tokens: list[list[int]]
     positions: list[list[int]]
     prompts: list[int]
-    means: dict[str, dict[tuple[str, int], Tensor]]
+    means: dict[str, dict[tuple[str, int, int], Tensor]]
     coverage: dict[tuple[Any, int], np.ndarray]
 
 

@@ -135,7 +135,7 @@ class Request:
         left_behind = list(self.persisted)
         chosen: list[tuple[specs.Intervention, spans.Spans]] = []
         for spec in self.interventions:
-            known = next((i for i, (other, _) in enumerate(left_behind) if other.digest == spec.digest), None)
+            known = next((i for i, (other, _) in enumerate(left_behind) if other.same_but_for_steps(spec)), None)
             where: spans.Spans = left_behind.pop(known)[1] if known is not None else ()
             if spec.steps is None or self.step in spec.steps:
                 now = specs.selected(spec, prompt_length=prompt_length, new_start=self.new_start)

@@ -10,6 +10,7 @@ import transformers
 import sonde
 from sonde import store
 from sonde.capture import records as capture_records
+from sonde.core import errors
 from sonde.models import tiny
 
 RESID = "blocks.1.hook_resid_post"
@@ -173,3 +174,32 @@ def test_a_bare_forward_pass_at_positions_of_its_own_keeps_its_prompt(small):
     trajectory = capture.get_trajectory()
     assert trajectory.prompt_length(0) == 9
     assert trajectory.positions(0).tolist() == [13]
+
+
+async def test_tokens_alone_are_recorded_whole_whoever_encoded_them(small):
+    """Nothing need be encoded again to know them: all steps, only the last, and after someone else's."""
+    talk = Talk(2)
+    found = []
+    for first in (0, 5):
+        with sonde.ActivationCapture(small, []) as capture:
+            responses = await talk.play(small, capture=capture, first=first)
+        found.append(capture.get_trajectory())
+    whole, late = found
+    assert whole.positions(5).tolist() == late.positions(0).tolist() == talk.positions(small, responses[5])
+    context = responses[5].prompt_token_ids + responses[5].token_ids[:-1]
+    assert tuple(whole.tokens(5).tolist()) == tuple(late.tokens(0).tolist()) == context
+    assert responses[5].usage.encoded_tokens < len(context)
+
+
+async def test_an_intervention_reaches_places_beyond_the_context_once_turns_were_dropped(small):
+    talk = Talk(2)
+    zero = sonde.Zero(site=RESID, positions=range(CONTEXT, CONTEXT + 20))
+    with sonde.ActivationCapture(small, RESID) as capture:
+        await talk.play(small, capture=capture, hooks=[zero])
+    trajectory = capture.get_trajectory()
+    last = trajectory.positions(-1)
+    assert CONTEXT + 20 in last.tolist()
+    nothing = (trajectory.get_activation(-1, RESID)[0] == 0).all(dim=-1)
+    assert last[nothing].tolist() == list(range(CONTEXT, CONTEXT + 20))
+    with pytest.raises(errors.InterventionError, match="beyond the context"):
+        small.generate("hello", max_new_tokens=1, interventions=[zero])
