@@ -7,7 +7,7 @@
 | `last_prompt` | the last token of the prompt, where the model is about to speak |
 | `generated`   | the tokens generated in the step that were fed back (all but the last) |
 | `last`        | the last token of the context |
-| numbers       | episode positions; negative ones count back from that of the end of the step's prompt |
+| numbers       | episode positions, as they are in the step; negative ones count back from the end of its prompt |
 """
 
 from collections.abc import Sequence

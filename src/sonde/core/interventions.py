@@ -123,11 +123,6 @@ class Intervention:
             fields["scope"] = self.scope
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
-    def same_but_for_steps(self, other: "Intervention") -> bool:
-        """Whether two differ at most in the steps they hold for."""
-        names = WHERE_AND_WHEN - {"steps"}
-        return self.effect == other.effect and all(getattr(self, name) == getattr(other, name) for name in names)
-
     def to_json(self) -> dict[str, Any]:
         """The intervention as JSON data, arrays included; `from_json` reads it back."""
         fields: dict[str, Any] = {"kind": self.name}

@@ -81,14 +81,12 @@ class Row:
 
     def position(self, slot: int) -> int:
         """Episode position of a slot."""
-        positions = self.request.positions
-        return positions[slot] if positions and slot < len(positions) else slot + self.offset
+        return int(self.positions(slot + 1)[-1])
 
     def positions(self, length: int) -> np.ndarray:
         """Episode positions of the first slots."""
-        asked = self.request.positions
-        prompt = min(length, len(asked or ()))
-        return np.concatenate([np.asarray(asked or (), np.int64)[:prompt], np.arange(prompt, length) + self.offset])
+        asked = np.asarray((self.request.positions or ())[:length], dtype=np.int64)
+        return np.concatenate([asked, np.arange(len(asked), length) + self.offset])
 
 
 class Batch:
@@ -137,7 +135,7 @@ class Batch:
         for one in active:
             if one.spec.needs_whole_prompt:
                 first = request.new_start if one.spec.scope == "new" else 0
-                limit = min(limit, sum(row.position(slot) < first for slot in range(limit)))
+                limit = min(limit, int((row.positions(limit) < first).sum()))
         if self.parts.cfg.causal:
             order = checking.layer_order_of(request)
             row.entry, row.reused = self.pool.match(
@@ -304,16 +302,10 @@ class Batch:
         encoded = (*request.tokens, *row.generated[:-1])
         coverage: dict[Any, np.ndarray] = {}
         for recorder in request.recorders:
-            recorded = requests.Recorded(
-                encoded,
-                len(request.tokens),
-                row.known[recorder.key],
-                row.positions(len(encoded)),
-                _joined(row.parts[recorder.key]),
-                tuple(row.generated),
-                request.step,
-            )
-            coverage[recorder.key] = recorder.deliver(recorded)
+            known, values = row.known[recorder.key], _joined(row.parts[recorder.key])
+            where = row.positions(len(encoded))
+            told = (encoded, len(request.tokens), known, where, values, tuple(row.generated), request.step)
+            coverage[recorder.key] = recorder.deliver(requests.Recorded(*told))
         end = row.position(len(encoded)) + 1
         if self.parts.cfg.causal:
             self.pool.add(self._entry(index, row, coverage))
@@ -359,11 +351,10 @@ def _positions(rows: Sequence[Row], slots: Tensor) -> Tensor:
     """The episode positions of slots; -1 stays."""
     if all(row.request.positions is None for row in rows):
         return slots
-    table = [
-        [row.position(slot) if slot >= 0 else -1 for slot in line]
-        for row, line in zip(rows, slots.tolist(), strict=True)
-    ]
-    return torch.tensor(table, device=slots.device)
+    here = slots.cpu().numpy()
+    known = [row.positions(max(int(here.max()) + 1, 1)) for row in rows]
+    table = [np.where(line >= 0, where[line], -1) for where, line in zip(known, here, strict=True)]
+    return torch.from_numpy(np.stack(table)).to(slots.device)
 
 
 def _taken_up(paused: requests.Paused) -> Row:

@@ -3,7 +3,8 @@
 Every row of a Slab holds one conversation; the column of a key is its slot in that conversation, so rows of any
 length share a batch without padding in the cache. A cached prefix carries its *lineage*: which interventions were
 applied at which slots when it was made. It is reused up to the first slot at which tokens, their positions in the
-episode (by which interventions and recordings choose), lineage, or what a recorder already has, differ. That is exact: for a causal model nothing later can matter.
+episode (by which interventions and recordings choose), lineage, or what a recorder already has, differ. That is exact:
+for a causal model nothing later can matter.
 
 Cost of a match: one comparison of token arrays per cached conversation. Cost of reuse: none if the same conversations
 go on together; if some of them stay behind, as many rows change places; otherwise one copy of each prefix.
@@ -180,7 +181,7 @@ class Entry:
     coverage: dict[Hashable, np.ndarray]
     used: int = dataclasses.field(default_factory=lambda: next(_clock))
 
-    def reusable(self, wanted: Int[np.ndarray, "new 2"], lineage: Lineage, recorders: Sequence[Hashable]) -> int:
+    def reusable(self, wanted: Int[np.ndarray, "pos 2"], lineage: Lineage, recorders: Sequence[Hashable]) -> int:
         """How many slots can be reused for a request that wants these cells."""
         shared = min(len(wanted), len(self.cells))
         different = np.flatnonzero((wanted[:shared] != self.cells[:shared]).any(axis=1))

@@ -262,12 +262,12 @@ class Model:
         aboard = [rider.board(call) for rider in riders.of(self)]
         specs = [*interventions]
         for rider in aboard:
-            for spec in rider.interventions:
-                if (
-                    rider.step is not None
-                ):  # one that does not hold now keeps its place: it may have left something behind
-                    spec = dataclasses.replace(spec, steps=None if _holds(spec, rider.step) else ())
-                specs.append(spec)
+            counted = rider.step is not None
+            # One that does not hold now keeps its place: it may have left something behind.
+            specs += [
+                dataclasses.replace(spec, steps=None if _holds(spec, rider.step) else ()) if counted else spec
+                for spec in rider.interventions
+            ]
         return requests.Request(
             tokens=tokens,
             sampling=sampling,
