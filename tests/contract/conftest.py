@@ -43,8 +43,8 @@ class Keeper:
 
     def deliver(self, recorded: requests.Recorded) -> np.ndarray:
         first = len(recorded.reused)
-        assert len(recorded.positions) == len(recorded.tokens) - first
-        fresh: list[dict[str, torch.Tensor]] = [{} for _ in recorded.positions]
+        assert len(recorded.positions) == len(recorded.tokens)
+        fresh: list[dict[str, torch.Tensor]] = [{} for _ in recorded.positions[first:]]
         for name, values in recorded.values.items():
             if core_sites.Site.parse(name).is_query_key:
                 values = values.split([first + index + 1 for index in range(len(fresh))])

@@ -96,9 +96,8 @@ def test_defect_6_negative_positions_mean_the_prompt_at_decode_and_under_padding
 
     class Zeros(kit.Keeper):
         def deliver(self, recorded):
-            keeper_positions.append(
-                (recorded.row, recorded.positions[(recorded.values[NAME] == 0).all(dim=1)].tolist())
-            )
+            fresh = recorded.positions[len(recorded.reused) :]
+            keeper_positions.append((recorded.row, fresh[(recorded.values[NAME] == 0).all(dim=1).numpy()].tolist()))
             return super().deliver(recorded)
 
     zero = I.Zero(site=NAME, positions=(-1,))

@@ -11,7 +11,7 @@ TOKENS = [(13 * i * i + 7) % 256 for i in range(24)]
 ORDERS = [(0, 2, 3), (0, 1, 1, 2, 3), (3, 1, 0, 2), (2,), (0, (1, 3), 2), ((0, 2), (1, 3), 0), (1, 1, 1, 1, 1, 1, 0)]
 
 
-def _by_hand(model, order, combine="sum"):
+def _by_hand(model, order, combine="sum", tokens=TOKENS):
     """Each layer is called with the very arguments it gets in a plain run, only in another order."""
     calls, handles = {}, []
 
@@ -24,7 +24,7 @@ def _by_hand(model, order, combine="sum"):
     for index, block in enumerate(model.parts.blocks):
         handles.append(block.register_forward_pre_hook(remember(index), with_kwargs=True))
     with torch.no_grad():
-        model.hf(input_ids=torch.tensor([TOKENS]), use_cache=False)
+        model.hf(input_ids=torch.tensor([tokens]), use_cache=False)
         for handle in handles:
             handle.remove()
 
@@ -157,3 +157,22 @@ def test_orders_that_make_no_sense_are_refused(gpt2):
         I.LayerOrder(order=(0, 1), positions=(1,))
     with pytest.raises(errors.InterventionError, match="re-encodes"):
         I.LayerOrder(order=(0, 1), scope="new")
+
+
+def test_a_prompts_mean_held_while_generating_is_that_of_each_run_of_a_layer(gpt2, kit):
+    order, length = (0, 1, 1, 2, 3), len(TOKENS)
+    held = [I.LayerOrder(order=order), I.Mean(site="blocks.1.hook_mlp_out", phase="decode")]
+    answer = gpt2.generate(TOKENS, max_new_tokens=4, interventions=held)
+
+    def hold(module, args, output):
+        changed = output.clone()
+        changed[:, length:] = output[:, :length].mean(dim=1, keepdim=True)
+        return changed
+
+    handle = gpt2.parts.blocks[1].mlp.register_forward_hook(hold)
+    try:
+        logits = _by_hand(gpt2, order, tokens=[*TOKENS, *answer.tokens[:-1]])[0, length - 1 :]
+    finally:
+        handle.remove()
+    expected = logits.log_softmax(dim=-1)[range(4), list(answer.tokens)]
+    assert kit.close(answer.logprobs, expected)

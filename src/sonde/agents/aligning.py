@@ -14,6 +14,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from sonde.capture import trajectory as capture_trajectory
 from sonde.core import errors, interventions, sites, spans
 
@@ -62,25 +64,28 @@ class Alignment:
 def role_spans(trajectory: capture_trajectory.TrajectoryActivations) -> list[dict[str, spans.Span]]:
     """For each step the episode positions of what was new to see and of what was said.
 
+    Where turns were dropped, a token that stays keeps its position. Of what was new, the part counts that follows the gap,
+    if one of the new turns was itself left out.
+
     Raises:
-        EpisodeError: A step has no request, or prompts were shortened, so that positions do not follow from lengths.
+        EpisodeError: A step has no request, or its conversation ends before the last one did: it was rewritten.
     """
     found: list[dict[str, spans.Span]] = []
     before = 0
     for number, step in enumerate(trajectory.steps):
-        if not step.calls:
+        if not step.calls or not step.calls[-1].prompt_length:
             raise errors.EpisodeError(f"step {number} has no request to align")
         call = step.calls[-1]
-        if call.prompt_length < before:
+        prompt = spans.of_positions(call.positions[: call.prompt_length].tolist())[-1]
+        if prompt.stop < before:
             raise errors.EpisodeError(
-                f"the prompt of step {number} is shorter than what came before it: the conversation was cut or rewritten, "
-                "and its steps cannot be aligned by length"
+                f"the conversation of step {number} ends at position {prompt.stop}, before what was said in the step before "
+                f"it ({before}): it was rewritten, and its steps cannot be aligned"
             )
         # The last sampled token was never encoded in this step: it belongs to the next prompt.
-        end = call.prompt_length + max(len(call.generated) - 1, 0)
-        found.append(
-            {"observation": spans.Span(before, call.prompt_length), "action": spans.Span(call.prompt_length, end)}
-        )
+        end = prompt.stop + max(len(call.generated) - 1, 0)
+        seen, said = spans.Span(max(before, prompt.start), prompt.stop), spans.Span(prompt.stop, end)
+        found.append({"observation": seen, "action": said})
         before = end
     return found
 
@@ -140,34 +145,44 @@ def patches_between(
 ) -> list[interventions.Intervention]:
     """Interventions that put the source's activations in the target's corresponding places.
 
+    Activations are those of the step that a pair belongs to.
+
     Args:
         source: Recorded at the Sites, at all positions.
-        target: The episode they are for; only its lengths matter.
+        target: The episode they are for; only its positions matter.
         site: Which of the source's Sites.
         alignment: What corresponds; by role and step if left out.
         steps: Only the spans of these steps.
 
     Raises:
-        EpisodeError: The source was not recorded at a position that is needed.
+        EpisodeError: The source was not recorded at a position that is needed, or a Site has no value of one position.
     """
     alignment = alignment if alignment is not None else align(source, target)
     pairs = [pair for pair in alignment.pairs if steps is None or pair.step in steps]
     if not pairs:
         raise errors.EpisodeError(f"the alignment has nothing at steps {list(steps or ())}")
-    last = len(source) - 1
-    at = {position: row for row, position in enumerate(source.positions(last).tolist())}
-    missing = [position for pair in pairs for position in pair.source if position not in at]
-    if missing:
-        raise errors.EpisodeError(
-            f"the source has no record of position {missing[0]}: record it with positions='all', to its last step"
-        )
+    taken = [_records(source, pair) for pair in pairs]
     patches: list[interventions.Intervention] = []
     for name in sites.select(site, source.site_names):
-        values = source.get_activation(last, name)[0]
-        for pair in pairs:
-            rows = values[[at[position] for position in pair.source]]
-            patches.append(interventions.Patch(site=name, values=rows.float().numpy(), start=pair.target.start))
+        if sites.Site.parse(name).is_query_key:
+            raise errors.EpisodeError(f"{name!r} is about pairs of positions: take activations at another Site")
+        for pair, numbers in zip(pairs, taken, strict=True):
+            values = source.records.values(name, numbers).float().cpu().numpy()
+            patches.append(interventions.Patch(site=name, values=values, start=pair.target.start))
     return patches
+
+
+def _records(source: capture_trajectory.TrajectoryActivations, pair: Pair) -> np.ndarray:
+    """The records of a pair's source, of its own step."""
+    call = source.steps[pair.step].calls[-1]
+    known = call.records >= 0
+    at = dict(zip(call.positions[known].tolist(), call.records[known].tolist(), strict=True))
+    missing = [position for position in pair.source if position not in at]
+    if missing:
+        raise errors.EpisodeError(
+            f"the source has no record of position {missing[0]} in step {pair.step}: record it with positions='all'"
+        )
+    return np.array([at[position] for position in pair.source])
 
 
 def _told(trajectory: capture_trajectory.TrajectoryActivations, step: int, span: spans.Span, tokenizer: Any) -> str:

@@ -74,7 +74,7 @@ def noted(
         "reward": after.reward,
         "discount": after.discount,
         "step_type": after.step_type.value,
-        "info": _plain((getattr(after.observation, "metadata", None) or {}).get("info") or {}),
+        "info": (getattr(after.observation, "metadata", None) or {}).get("info") or {},
     }
     if not after.last() and isinstance(env, environment.Snapshots):
         written["snapshot"] = env.snapshot()
@@ -145,12 +145,3 @@ def _check_same(number: int, then: records.LLMRequest, now: Any) -> None:
             f"the environment shows something else at step {number} than it did: it does not repeat itself and keeps no "
             "snapshots, so the episode cannot be taken up again"
         )
-
-
-def _plain(value: Any) -> Any:
-    """Read-only mappings as plain ones."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value

@@ -30,6 +30,7 @@ from sonde.capture import selection
 from sonde.capture import trajectory as capture_trajectory
 from sonde.core import errors, sites
 from sonde.models import adapters, loading, requests, riders
+from sonde.store import plain
 
 _epochs = itertools.count()
 
@@ -184,12 +185,15 @@ class ActivationCapture:
         """Forgets the open step, if there is one: its request failed, say."""
         self._step = None
 
-    def record_step_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Notes something about the open step, or about the last one if none is open. Any value is kept."""
+    def record_step_metadata(self, metadata: Mapping[Any, Any]) -> None:
+        """Notes something about the open step, or about the last one if none is open.
+
+        Names become strings. Values stay the objects they are until they are written, when they become standard JSON.
+        """
         step = self._step or (self._steps[-1] if self._steps else None)
         if step is None:
             raise errors.CaptureError("there is no step yet to record metadata for: call start_step() first")
-        noted = store.jsonable(dict(metadata))
+        noted = dict(zip(plain.names_of(metadata), metadata.values(), strict=True))
         step.metadata.update(noted)
         if self._writer is not None and step is not self._step and step is not self._unwritten:
             self._writer.append_step({"amends": len(self._steps) - 1, "metadata": noted})
@@ -234,42 +238,35 @@ class ActivationCapture:
 
     def deliver(self, recorded: requests.Recorded, step: capture_trajectory.Step | None) -> np.ndarray:
         """Takes what a request recorded that was made in a step (None: in none, of an automatic capture)."""
-        start, length, prompt = len(recorded.reused), len(recorded.tokens), recorded.prompt_length
-        where = recorded.positions.cpu().numpy()
-        keep = selection.chosen(self.positions, where=where, first=start, prompt_length=prompt, length=length)
-        slots = np.flatnonzero(keep)
-        values = {name: self._keep(name, value, keep, start) for name, value in recorded.values.items()}
+        start, prompt = len(recorded.reused), recorded.prompt_length
+        wanted = selection.chosen(self.positions, recorded.positions, prompt)
+        keep = wanted[start:]
+        numbers = np.concatenate([recorded.reused, np.full(len(keep), -1, dtype=np.int64)])
+        # Without Sites a token has a record although another conversation encoded it.
+        fresh = numbers < 0 if not self.sites else np.arange(len(numbers)) >= start
+        slots = np.flatnonzero(wanted & fresh)
         first = self._records.append(
-            [recorded.tokens[start + slot] for slot in slots],
-            recorded.positions[torch.from_numpy(slots)],
-            [start + int(slot) + 1 for slot in slots],
-            values,
+            [recorded.tokens[slot] for slot in slots],
+            [int(slot) + 1 for slot in slots],
+            {name: self._keep(name, value, keep, start) for name, value in recorded.values.items()},
         )
-        new = np.full(len(where), -1, dtype=np.int64)
-        new[slots] = np.arange(first, first + len(slots))
-        numbers = np.concatenate([recorded.reused, new])
+        numbers[slots] = np.arange(first, first + len(slots))
         call = capture_trajectory.Call(
-            self._view(numbers, start, prompt), prompt, recorded.generated, recorded.step, recorded.row, numbers
+            # Earlier steps may have kept others of the same context.
+            np.where(wanted, numbers, -1),
+            recorded.positions,
+            prompt,
+            recorded.generated,
+            recorded.step,
+            recorded.row,
+            numbers,
         )
         if step is not None:
             step.add(call, start)
         elif self._automatic:
             self._place(call, start)
         # A bare forward pass generates nothing, and cannot be asked to encode again.
-        return numbers[: selection.reusable(self.positions, prompt, length)] if recorded.generated else numbers
-
-    def _view(self, numbers: np.ndarray, start: int, prompt: int) -> np.ndarray:
-        """The records this step's filter chooses: earlier steps may have kept others of the same context."""
-        if not start or self.positions == "all" or not (numbers[:start] >= 0).any():
-            return numbers
-        where = np.arange(start)
-        if not isinstance(self.positions, str):
-            kept = numbers[:start] >= 0
-            known = self._records.whole(capture_records.POSITIONS).numpy()[numbers[:start][kept]]
-            where = np.full(start, -1)
-            where[kept] = known
-        old = selection.chosen(self.positions, where=where, first=0, prompt_length=prompt, length=len(numbers))
-        return np.concatenate([np.where(old, numbers[:start], -1), numbers[start:]])
+        return numbers[: selection.reusable(self.positions, prompt, len(numbers))] if recorded.generated else numbers
 
     def _keep(self, name: str, value: Tensor, keep: np.ndarray, start: int) -> Tensor:
         if not keep.all():
@@ -300,6 +297,8 @@ class ActivationCapture:
         if self._folder is not None and self._there:  # run again after an interruption
             self._there -= 1
             self._records.flushed(self._folder)
+            if not self._there:
+                self._records.check_count()
         elif self._writer is not None:
             self._writer.append_step(step.to_json(), self._records.pending())
             self._records.flushed(self._writer.folder)

@@ -18,7 +18,9 @@ from torch import Tensor
 from sonde import store
 from sonde.core import errors, sites
 
-TOKENS, POSITIONS, KEYS = "records.token", "records.position", "records.keys"
+TOKENS, KEYS = "records.token", "records.keys"
+#: Where episodes of the first format, whose steps name no positions, keep those at which a token was first encoded.
+POSITIONS = "records.position"
 _STORED = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -73,15 +75,12 @@ class Records:
         keys = int(self.whole(KEYS)[:count].sum())
         return {name: self.whole(name)[: keys if _ragged(name) else count] for name in self._columns}
 
-    def append(
-        self, tokens: Sequence[int], positions: Tensor, keys: Sequence[int], values: Mapping[str, Tensor]
-    ) -> int:
+    def append(self, tokens: Sequence[int], keys: Sequence[int], values: Mapping[str, Tensor]) -> int:
         """Adds records; returns the number of the first."""
         first = self.count
         self.count += len(tokens)
         columns = {
             TOKENS: torch.tensor(tokens, dtype=torch.long),
-            POSITIONS: positions.to("cpu", torch.long),
             KEYS: torch.tensor(keys, dtype=torch.long),
             **values,
         }
@@ -98,6 +97,20 @@ class Records:
         """Declares everything written to a folder, and frees it here."""
         self._parts.clear()
         self._folder, self._reader = folder, None
+
+    def check_count(self) -> None:
+        """Refuses a folder that has not exactly the records made here.
+
+        Raises:
+            CaptureError: It has others: what was run again was recorded otherwise than the first time.
+        """
+        reader = self._opened()
+        there = reader.shape(TOKENS)[0] if reader is not None and TOKENS in reader.names else 0
+        if there != self.count:
+            raise errors.CaptureError(
+                f"{self._folder} has {there} recorded tokens where running its steps again gave {self.count}: it was "
+                "recorded by another version, or its last step was cut off; play the episode anew"
+            )
 
     def whole(self, name: str) -> Tensor:
         """All rows of a column."""
@@ -129,6 +142,13 @@ class Records:
         for query, (start, count) in enumerate(zip(starts, counts, strict=True)):
             out[:, query, :count] = rows[start : start + count].T
         return out
+
+    def first_positions(self, chosen: np.ndarray) -> np.ndarray:
+        """Where the tokens of records stood when they were first encoded, in episodes whose steps do not say."""
+        positions = np.arange(len(chosen))
+        if bool((chosen >= 0).any()):
+            positions[chosen >= 0] = self.whole(POSITIONS).numpy()[chosen[chosen >= 0]]
+        return positions
 
     def _opened(self) -> store.EpisodeReader | None:
         if self._reader is None and self._folder is not None:

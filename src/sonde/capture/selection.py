@@ -7,7 +7,7 @@
 | `last_prompt` | the last token of the prompt, where the model is about to speak |
 | `generated`   | the tokens generated in the step that were fed back (all but the last) |
 | `last`        | the last token of the context |
-| numbers       | absolute positions; negative ones count back from the end of the step's prompt |
+| numbers       | episode positions, as they are in the step; negative ones count back from the end of its prompt |
 """
 
 from collections.abc import Sequence
@@ -31,19 +31,15 @@ def check(positions: Positions) -> None:
         raise errors.CaptureError(f"no position filter {positions!r}; known: {', '.join(WORDS)}, or numbers")
 
 
-def chosen(
-    positions: Positions, *, where: Int[np.ndarray, " pos"], first: int, prompt_length: int, length: int
-) -> Bool[np.ndarray, " pos"]:
+def chosen(positions: Positions, where: Int[np.ndarray, " pos"], prompt_length: int) -> Bool[np.ndarray, " pos"]:
     """Which slots of a step's context a filter chooses.
 
     Args:
         positions: The filter.
-        where: Episode positions of the slots in question, which stand next to each other.
-        first: The slot of the first of them.
+        where: Episode positions of the slots, in this step.
         prompt_length: Slots of the prompt.
-        length: Slots of the context.
     """
-    slots = np.arange(first, first + len(where))
+    slots = np.arange(len(where))
     match positions:
         case "all":
             return np.ones(len(slots), dtype=bool)
@@ -54,11 +50,10 @@ def chosen(
         case "generated":
             return slots >= prompt_length
         case "last":
-            return slots == length - 1
+            return slots == len(slots) - 1
         case numbers:
-            absolute = [int(number) for number in numbers if int(number) >= 0]
-            from_end = [prompt_length + int(number) for number in numbers if int(number) < 0]
-            return np.isin(where, absolute) | np.isin(slots, from_end)
+            end = int(where[prompt_length - 1]) + 1 if prompt_length else 0
+            return np.isin(where, [int(number) if int(number) >= 0 else end + int(number) for number in numbers])
 
 
 def reusable(positions: Positions, prompt_length: int, length: int) -> int:

@@ -5,7 +5,7 @@ once. Loaded from disk, activations are memory-mapped and read when asked for.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -17,7 +17,8 @@ from sonde import store
 from sonde.capture import records as capture_records
 from sonde.core import errors
 
-FORMAT = "trajectory-1"
+FORMAT = "trajectory-2"
+READABLE = ("trajectory-1", FORMAT)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -26,6 +27,8 @@ class Call:
 
     Attributes:
         records: For each slot of the context the number of its record, -1 where it was filtered out.
+        positions: For each slot its position in the episode. It is the step's, not the record's: where turns were
+            dropped, positions and slots part.
         prompt_length: Where the prompt ends.
         generated: Tokens sampled in this step; the last was never encoded.
         episode_step: Step of the episode as the client counts.
@@ -34,6 +37,7 @@ class Call:
     """
 
     records: np.ndarray
+    positions: np.ndarray
     prompt_length: int
     generated: tuple[int, ...] = ()
     episode_step: int = 0
@@ -41,9 +45,10 @@ class Call:
     coverage: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def to_json(self) -> dict[str, Any]:
-        """Record numbers as ranges."""
+        """Record numbers and positions as ranges."""
         return {
             "records": _ranges(self.records),
+            "positions": _ranges(self.positions),
             "prompt_length": self.prompt_length,
             "generated": list(self.generated),
             "episode_step": self.episode_step,
@@ -51,11 +56,13 @@ class Call:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Call":
-        """Reads what `to_json` wrote."""
-        parts = [np.arange(a, b) if a >= 0 else np.full(b, -1) for a, b in data["records"]]
-        numbers = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-        return cls(numbers, data["prompt_length"], tuple(data["generated"]), data["episode_step"], data["row"])
+    def from_json(cls, data: Mapping[str, Any], records: capture_records.Records) -> "Call":
+        """Reads what `to_json` wrote, of this format or the first, in which only records had positions."""
+        numbers = _of_ranges(data["records"])
+        positions = _of_ranges(data["positions"]) if "positions" in data else records.first_positions(numbers)
+        return cls(
+            numbers, positions, data["prompt_length"], tuple(data["generated"]), data["episode_step"], data["row"]
+        )
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -155,11 +162,13 @@ class TrajectoryActivations:
 
     def tokens(self, step: SupportsIndex, *, call: int = -1) -> Tensor:
         """Token ids of the recorded positions of a step."""
-        return self._column(capture_records.TOKENS, step, call)
+        numbers = self._rows(step, call)[-1].records
+        return self.records.whole(capture_records.TOKENS)[torch.from_numpy(numbers[numbers >= 0])]
 
     def positions(self, step: SupportsIndex, *, call: int = -1) -> Tensor:
-        """Episode positions of the recorded positions of a step."""
-        return self._column(capture_records.POSITIONS, step, call)
+        """Positions in the episode, as they are in a step, of what was recorded of it."""
+        one = self._rows(step, call)[-1]
+        return torch.from_numpy(one.positions[one.records >= 0])
 
     def prompt_length(self, step: SupportsIndex, *, call: int = -1) -> int:
         """How many tokens the prompt of a step had."""
@@ -168,10 +177,6 @@ class TrajectoryActivations:
     def generated(self, step: SupportsIndex, *, call: int = -1) -> tuple[int, ...]:
         """Tokens sampled in a step."""
         return self._rows(step, call)[-1].generated
-
-    def _column(self, name: str, step: SupportsIndex, call: int) -> Tensor:
-        numbers = self._rows(step, call)[-1].records
-        return self.records.whole(name)[torch.from_numpy(numbers[numbers >= 0])]
 
     def _rows(self, step: SupportsIndex, call: int) -> list[Call]:
         number = step.__index__()
@@ -209,18 +214,18 @@ class TrajectoryActivations:
             StoreError: It is damaged, from a newer version, or no trajectory.
         """
         reader = store.EpisodeReader.open(Path(folder))
-        if reader.metadata.get("format") != FORMAT:
+        if reader.metadata.get("format") not in READABLE:
             raise errors.StoreError(
                 f"{folder} holds an episode but no trajectory: its format is {reader.metadata.get('format')!r}"
             )
+        records = capture_records.Records.of_reader(reader)
         steps: list[Step] = []
         for line in reader.steps:
             if "amends" in line:
                 steps[line["amends"]].metadata.update(line["metadata"])
             else:
-                steps.append(Step([Call.from_json(call) for call in line["calls"]], dict(line["metadata"])))
+                steps.append(Step([Call.from_json(call, records) for call in line["calls"]], dict(line["metadata"])))
         metadata = {name: value for name, value in reader.metadata.items() if name != "format"}
-        records = capture_records.Records.of_reader(reader)
         return cls(records, steps, reward=reader.reward, metadata=metadata)
 
 
@@ -247,12 +252,18 @@ def plain_reward(reward: Any) -> float | None:
 
 def _columns(records: capture_records.Records) -> Iterator[str]:
     if records.count:
-        yield from (capture_records.TOKENS, capture_records.POSITIONS, capture_records.KEYS)
+        yield from (capture_records.TOKENS, capture_records.KEYS)
         yield from sorted(records.names)
 
 
+def _of_ranges(ranges: Sequence[Sequence[int]]) -> np.ndarray:
+    """Reads what `_ranges` wrote."""
+    parts = [np.arange(a, b) if a >= 0 else np.full(b, -1) for a, b in ranges]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
 def _ranges(numbers: np.ndarray) -> list[list[int]]:
-    """Runs of consecutive record numbers as [start, stop]; n missing ones as [-1, n]."""
+    """Runs of consecutive numbers as [start, stop]; n missing ones as [-1, n]."""
     if not len(numbers):
         return []
     before, after = numbers[:-1], numbers[1:]

@@ -5,6 +5,7 @@ only in the cells it holds for (`torch.where`), so every other cell keeps its bi
 over the edited Site; nothing elsewhere, nothing at a forward pass in which no selected position appears.
 """
 
+import collections
 import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
@@ -54,7 +55,8 @@ class Edit:
     steps: dict[int, int] = dataclasses.field(default_factory=dict)
     _mask: tuple[frames.Frame, Tensor | None] | None = None
     _tensors: dict[Any, Tensor] = dataclasses.field(default_factory=dict)
-    means: dict[tuple[str, int], Tensor] = dataclasses.field(default_factory=dict)
+    _met: tuple[frames.Frame, collections.Counter[str]] | None = None
+    means: dict[tuple[str, int, int], Tensor] = dataclasses.field(default_factory=dict)
 
     def mask(self, frame: frames.Frame) -> Tensor | None:
         """`batch pos`, True where it is applied in this forward pass; None if nowhere."""
@@ -68,6 +70,17 @@ class Edit:
             for span in chosen:
                 mask[row] |= (positions[row] >= span.start) & (positions[row] < span.stop)
         return mask if bool(mask.any()) else None
+
+    def meet(self, site: sites.Site, frame: frames.Frame) -> None:
+        """Counts how often a Site was met in this forward pass: in another layer order a layer may run twice."""
+        if self._met is None or self._met[0] is not frame:
+            self._met = (frame, collections.Counter())
+        self._met[1][str(site)] += 1
+
+    def mean_at(self, site: sites.Site, row: int) -> tuple[str, int, int]:
+        """Under which key the prompt's mean is kept, for the run of the Site that is under way."""
+        assert self._met is not None
+        return str(site), row, self._met[1][str(site)]
 
     def array(self, name: str, like: Tensor) -> Tensor:
         """An array of the intervention as a tensor beside `like`."""
@@ -88,10 +101,6 @@ def check(spec: interventions.Intervention, site: sites.Site, cfg: model_config.
     shape = taps.value_shape(site, cfg)
     if spec.heads is not None and max(spec.heads, default=0) >= shape[0]:
         raise errors.InterventionError(f"{site} has heads 0 to {shape[0] - 1}, got {spec.heads}")
-    if spec.positions is not None and max(spec.positions, default=0) >= cfg.n_ctx:
-        raise errors.InterventionError(
-            f"position {max(spec.positions)} at {site} is beyond the context of {cfg.n_ctx} tokens"
-        )
     if site.is_query_key and not isinstance(spec, _QUERY_KEY_KINDS):
         names = ", ".join(kind.__name__ for kind in _QUERY_KEY_KINDS)
         raise errors.InterventionError(f"{spec.name} has no meaning at {site}; there work: {names}")
@@ -110,6 +119,7 @@ def apply(edit: Edit, site: sites.Site, value: Tensor, frame: frames.Frame) -> T
     mask = edit.mask(frame)
     spec = edit.spec
     if isinstance(spec, interventions.Mean) and spec.values is None:
+        edit.meet(site, frame)
         _remember_means(edit, site, value, frame)
     if mask is None:
         return value
@@ -173,8 +183,8 @@ def _mean(edit: Edit, site: sites.Site, value: Tensor, frame: frames.Frame) -> N
         return indexed(edit.array("values", value), 0, value, frame.positions)
     new = value.clone()
     for row in edit.prompts:
-        if (str(site), row) in edit.means:
-            new[row] = edit.means[str(site), row]
+        if edit.mean_at(site, row) in edit.means:
+            new[row] = edit.means[edit.mean_at(site, row)]
     return new, None
 
 
@@ -184,7 +194,7 @@ def _remember_means(edit: Edit, site: sites.Site, value: Tensor, frame: frames.F
         low = new_start if edit.spec.scope == "new" else 0
         inside = (frame.positions[row] >= low) & (frame.positions[row] < prompt_length)
         if bool(inside.any()):
-            edit.means[str(site), row] = value[row, inside].mean(dim=0)
+            edit.means[edit.mean_at(site, row)] = value[row, inside].mean(dim=0)
 
 
 def _noise(edit: Edit, site: sites.Site, value: Tensor, frame: frames.Frame) -> New:

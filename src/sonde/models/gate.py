@@ -28,8 +28,9 @@ class _Memory:
     """What a sequence of bare forward passes over one growing input has in common."""
 
     tokens: list[list[int]]
+    positions: list[list[int]]
     prompts: list[int]
-    means: dict[str, dict[tuple[str, int], Tensor]]
+    means: dict[str, dict[tuple[str, int, int], Tensor]]
     coverage: dict[tuple[Any, int], np.ndarray]
 
 
@@ -59,7 +60,7 @@ class Gate:
     @property
     def _memory(self) -> _Memory:
         """Per thread: two threads that drive the bare network take turns, one forward pass at a time."""
-        return getattr(self._here, "memory", None) or _Memory([], [], {}, {})
+        return getattr(self._here, "memory", None) or _Memory([], [], [], {}, {})
 
     @property
     def hooks(self) -> frozenset[int]:
@@ -139,11 +140,13 @@ class Gate:
         past = frame.key_positions.shape[1] - frame.positions.shape[1]
         if past == 0 or len(self._memory.tokens) != rows:
             # A rider that joins late knows neither the tokens nor the prompt of what came before.
-            unknown = (frame.key_positions[:, :past] >= 0).sum(dim=1).tolist()
-            self._here.memory = _Memory([[-1] * count for count in unknown], _lengths(frame), {}, {})
-        for row, tokens in enumerate(self._memory.tokens):
+            known = [row[row >= 0].tolist() for row in frame.key_positions[:, :past]]
+            self._here.memory = _Memory([[-1] * len(row) for row in known], known, _lengths(frame), {}, {})
+        for row, (tokens, positions) in enumerate(zip(self._memory.tokens, self._memory.positions, strict=True)):
             here = frame.positions[row] >= 0
-            tokens += ids[row][here].tolist() if ids is not None else [-1] * int(here.sum())
+            new = frame.positions[row][here].tolist()
+            positions += new
+            tokens += ids[row][here].tolist() if ids is not None else [-1] * len(new)
 
     def _bind(self, aboard: list[riders.InForce], frame: frames.Frame) -> list[edits.Edit]:
         bound = []
@@ -175,13 +178,13 @@ class Gate:
                 recorder.tape = tape
                 continue
             for row, tokens in enumerate(self._memory.tokens):
-                positions, values = tape.row(row, recorder.sites)
+                positions = np.asarray(self._memory.positions[row], dtype=np.int64)
+                fresh = sum(int((frame.positions[row] >= 0).sum()) for frame in tape.passes)
                 known = self._memory.coverage.get((recorder.key, row), np.zeros(0, dtype=np.int64))
-                missed = len(tokens) - len(positions) - len(known)
-                before = np.concatenate([known, np.full(missed, -1, dtype=np.int64)])
-                recorded = requests.Recorded(
-                    tuple(tokens), self._memory.prompts[row], before, positions, values, row=row
-                )
+                before = np.concatenate([known, np.full(len(tokens) - fresh - len(known), -1, dtype=np.int64)])
+                prompt = int((positions < self._memory.prompts[row]).sum())
+                values = tape.row(row, recorder.sites)
+                recorded = requests.Recorded(tuple(tokens), prompt, before, positions, values, row=row)
                 self._memory.coverage[recorder.key, row] = recorder.deliver(recorded)
 
 

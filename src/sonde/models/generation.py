@@ -57,7 +57,7 @@ class Row:
     finish_reason: str | None = None
     encoded: int = 0
     known: dict[Any, np.ndarray] = dataclasses.field(default_factory=dict)
-    parts: dict[Any, list[tuple[Tensor, Mapping[str, Tensor]]]] = dataclasses.field(default_factory=dict)
+    parts: dict[Any, list[Mapping[str, Tensor]]] = dataclasses.field(default_factory=dict)
     joined: tuple[model_tape.Tape, int] | None = None
 
     @property
@@ -81,8 +81,12 @@ class Row:
 
     def position(self, slot: int) -> int:
         """Episode position of a slot."""
-        positions = self.request.positions
-        return positions[slot] if positions and slot < len(positions) else slot + self.offset
+        return int(self.positions(slot + 1)[-1])
+
+    def positions(self, length: int) -> np.ndarray:
+        """Episode positions of the first slots."""
+        asked = np.asarray((self.request.positions or ())[:length], dtype=np.int64)
+        return np.concatenate([asked, np.arange(len(asked), length) + self.offset])
 
 
 class Batch:
@@ -127,16 +131,15 @@ class Batch:
         row = Row(request, active, {}, generator)
         for one in active:
             row.lineage[one.key] = _slots(row, one.where)
-        tokens = np.asarray(request.tokens, dtype=np.int64)
-        limit = len(tokens) - 1
+        limit = len(request.tokens) - 1
         for one in active:
             if one.spec.needs_whole_prompt:
                 first = request.new_start if one.spec.scope == "new" else 0
-                limit = min(limit, sum(row.position(slot) < first for slot in range(limit)))
+                limit = min(limit, int((row.positions(limit) < first).sum()))
         if self.parts.cfg.causal:
             order = checking.layer_order_of(request)
             row.entry, row.reused = self.pool.match(
-                tokens,
+                kv.cells(request.tokens, row.positions(len(request.tokens))),
                 row.lineage,
                 order=order.digest if order else None,
                 recorders=[recorder.key for recorder in request.recorders if recorder.sites],
@@ -288,23 +291,21 @@ class Batch:
 
     def _entry(self, index: int, row: Row, coverage: dict[Any, np.ndarray]) -> kv.Entry:
         """The row as a cached conversation: all of its tokens but the last, which was not encoded."""
-        tokens = np.asarray(row.tokens[:-1], dtype=np.int64)
-        lineage = {digest: spans.clip(where, 0, len(tokens)) for digest, where in row.lineage.items()}
+        length = len(row.tokens) - 1
+        cells = kv.cells(row.tokens[:length], row.positions(length))
+        lineage = {digest: spans.clip(where, 0, length) for digest, where in row.lineage.items()}
         order = self.order.digest if self.order else None
-        return kv.Entry(tokens, lineage, order, self.slab, self.slab.place.index(index), coverage)
+        return kv.Entry(cells, lineage, order, self.slab, self.slab.place.index(index), coverage)
 
     def _finish(self, index: int, row: Row) -> requests.Generation:
         request = row.request
         encoded = (*request.tokens, *row.generated[:-1])
         coverage: dict[Any, np.ndarray] = {}
         for recorder in request.recorders:
-            before = row.known[recorder.key]
-            positions, values = _joined(row.parts[recorder.key])
-            coverage[recorder.key] = recorder.deliver(
-                requests.Recorded(
-                    encoded, len(request.tokens), before, positions, values, tuple(row.generated), request.step
-                )
-            )
+            known, values = row.known[recorder.key], _joined(row.parts[recorder.key])
+            where = row.positions(len(encoded))
+            told = (encoded, len(request.tokens), known, where, values, tuple(row.generated), request.step)
+            coverage[recorder.key] = recorder.deliver(requests.Recorded(*told))
         end = row.position(len(encoded)) + 1
         if self.parts.cfg.causal:
             self.pool.add(self._entry(index, row, coverage))
@@ -350,11 +351,10 @@ def _positions(rows: Sequence[Row], slots: Tensor) -> Tensor:
     """The episode positions of slots; -1 stays."""
     if all(row.request.positions is None for row in rows):
         return slots
-    table = [
-        [row.position(slot) if slot >= 0 else -1 for slot in line]
-        for row, line in zip(rows, slots.tolist(), strict=True)
-    ]
-    return torch.tensor(table, device=slots.device)
+    here = slots.cpu().numpy()
+    known = [row.positions(max(int(here.max()) + 1, 1)) for row in rows]
+    table = [np.where(line >= 0, where[line], -1) for where, line in zip(known, here, strict=True)]
+    return torch.from_numpy(np.stack(table)).to(slots.device)
 
 
 def _taken_up(paused: requests.Paused) -> Row:
@@ -366,12 +366,11 @@ def _is_opaque(spec: interventions.Intervention) -> bool:
     return isinstance(spec, interventions.Opaque)
 
 
-def _joined(parts: Sequence[tuple[Tensor, Mapping[str, Tensor]]]) -> tuple[Tensor, Mapping[str, Tensor]]:
+def _joined(parts: Sequence[Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
     """What was recorded from pause to pause, as one."""
     if len(parts) == 1:
         return parts[0]
-    names = parts[0][1]
-    return torch.cat([where for where, _ in parts]), {name: torch.cat([v[name] for _, v in parts]) for name in names}
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def end_ids(hf: Any, tokenizer: Any) -> frozenset[int]:

@@ -2,8 +2,9 @@
 
 Every row of a Slab holds one conversation; the column of a key is its slot in that conversation, so rows of any
 length share a batch without padding in the cache. A cached prefix carries its *lineage*: which interventions were
-applied at which slots when it was made. It is reused up to the first slot at which tokens, lineage, or what a
-recorder already has, differ. That is exact: for a causal model nothing later can matter.
+applied at which slots when it was made. It is reused up to the first slot at which tokens, their positions in the
+episode (by which interventions and recordings choose), lineage, or what a recorder already has, differ. That is exact:
+for a causal model nothing later can matter.
 
 Cost of a match: one comparison of token arrays per cached conversation. Cost of reuse: none if the same conversations
 go on together; if some of them stay behind, as many rows change places; otherwise one copy of each prefix.
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from sonde.core import spans
@@ -153,12 +155,17 @@ def _places(slots: Tensor, rows: Tensor | None, heads: int, capacity: int) -> tu
     return (None, place.flatten()) if bool(kept.all()) else (kept.nonzero().flatten(), place.flatten()[kept])
 
 
+def cells(tokens: Sequence[int] | np.ndarray, positions: Sequence[int] | np.ndarray) -> Int[np.ndarray, "pos 2"]:
+    """What stands in the slots of a conversation: token ids and their positions in the episode."""
+    return np.stack([np.asarray(tokens, dtype=np.int64), np.asarray(positions, dtype=np.int64)], axis=1)
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class Entry:
     """One cached conversation.
 
     Attributes:
-        tokens: Its token ids, one per slot.
+        cells: Token id and episode position of each slot.
         lineage: For each intervention (by digest) that was applied, the slots.
         order: The layer order it was made under.
         slab: Where its keys and values are.
@@ -166,7 +173,7 @@ class Entry:
         coverage: For each recorder, the index of the record of each slot.
     """
 
-    tokens: np.ndarray
+    cells: Int[np.ndarray, "pos 2"]
     lineage: Lineage
     order: Hashable
     slab: Slab
@@ -174,10 +181,10 @@ class Entry:
     coverage: dict[Hashable, np.ndarray]
     used: int = dataclasses.field(default_factory=lambda: next(_clock))
 
-    def reusable(self, tokens: np.ndarray, lineage: Lineage, recorders: Sequence[Hashable]) -> int:
-        """How many slots can be reused for a request."""
-        shared = min(len(tokens), len(self.tokens))
-        different = np.flatnonzero(tokens[:shared] != self.tokens[:shared])
+    def reusable(self, wanted: Int[np.ndarray, "pos 2"], lineage: Lineage, recorders: Sequence[Hashable]) -> int:
+        """How many slots can be reused for a request that wants these cells."""
+        shared = min(len(wanted), len(self.cells))
+        different = np.flatnonzero((wanted[:shared] != self.cells[:shared]).any(axis=1))
         length = int(different[0]) if len(different) else shared
         for digest in {*self.lineage, *lineage}:
             first = spans.first_difference(
@@ -210,13 +217,19 @@ class Pool:
         self.entries: list[Entry] = []
 
     def match(
-        self, tokens: np.ndarray, lineage: Lineage, *, order: Hashable, recorders: Sequence[Hashable], limit: int
+        self,
+        wanted: Int[np.ndarray, "pos 2"],
+        lineage: Lineage,
+        *,
+        order: Hashable,
+        recorders: Sequence[Hashable],
+        limit: int,
     ) -> tuple[Entry | None, int]:
         """The entry that saves most, and how many slots of it can be reused (at most `limit`)."""
         best: tuple[Entry | None, int] = (None, 0)
         for entry in self.entries:
             if entry.order == order:
-                length = min(entry.reusable(tokens, lineage, recorders), limit)
+                length = min(entry.reusable(wanted, lineage, recorders), limit)
                 if length > best[1]:
                     best = (entry, length)
         return best
@@ -228,7 +241,7 @@ class Pool:
             matches: For each request its entry and reusable length.
             need: Slots that the longest row will need.
         """
-        near = [entry for entry, length in matches if entry is not None and len(entry.tokens) - length <= TAIL]
+        near = [entry for entry, length in matches if entry is not None and len(entry.cells) - length <= TAIL]
         slabs = {id(entry.slab): entry.slab for entry in near}
         rows = [entry.row for entry in near]
         if len(near) == len(matches) and len(slabs) == 1 and len(set(rows)) == len(rows):
@@ -237,7 +250,7 @@ class Pool:
             if slab.rows <= 2 * len(rows) and slab.capacity >= need:
                 self.remove(near)
                 return slab, slab.to_front(rows)
-        continued = [entry for entry, length in matches if entry is not None and length == len(entry.tokens)]
+        continued = [entry for entry, length in matches if entry is not None and length == len(entry.cells)]
         capacity = -(-need * 5 // 4 // GROWTH) * GROWTH
         slab = Slab(len(matches), capacity)
         for row, (entry, length) in enumerate(matches):

@@ -255,9 +255,18 @@ class Model(texts.Texts, weights.Weights):
         single = isinstance(prompts, str) or not several
         rows: Any = [prompts] if single else prompts
         settings = requests.Sampling(**sampling)
+        self._check_within_context(interventions)
         batch = [self.request(self._ids(row), settings, tuple(interventions)) for row in rows]
         answers = self.wait(self.submit(batch), batch)
         return answers[0] if single else answers
+
+    def _check_within_context(self, specs: Sequence[interventions.Intervention]) -> None:
+        """Refuses places that no single prompt has. An episode goes beyond the context where turns are dropped."""
+        for spec in specs:
+            if spec.positions is not None and max(spec.positions, default=0) >= self.cfg.n_ctx:
+                raise errors.InterventionError(
+                    f"position {max(spec.positions)} at {spec.site} is beyond the context of {self.cfg.n_ctx} tokens"
+                )
 
     def _ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         try:
@@ -281,8 +290,11 @@ class Model(texts.Texts, weights.Weights):
         specs = [*interventions]
         for rider in aboard:
             counted = rider.step is not None
-            held = [spec for spec in rider.interventions if not counted or _holds(spec, rider.step)]
-            specs += [dataclasses.replace(spec, steps=None) if counted else spec for spec in held]
+            # One that does not hold now keeps its place: it may have left something behind.
+            specs += [
+                dataclasses.replace(spec, steps=None if _holds(spec, rider.step) else ()) if counted else spec
+                for spec in rider.interventions
+            ]
         return requests.Request(
             tokens=tokens,
             sampling=sampling,

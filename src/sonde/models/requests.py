@@ -65,7 +65,7 @@ class Recorded:
         tokens: The whole context as encoded: prompt, then what was generated and fed back.
         prompt_length: Where the prompt ends.
         reused: For the leading slots that were not encoded again, the index of their record.
-        positions: Episode positions of the newly encoded slots.
+        positions: Episode positions of all slots.
         values: For each Site the newly encoded values.
         generated: All sampled tokens, the last of which was never encoded.
         step: Step of the episode.
@@ -75,7 +75,7 @@ class Recorded:
     tokens: tuple[int, ...]
     prompt_length: int
     reused: np.ndarray
-    positions: "Tensor"
+    positions: np.ndarray
     values: "Mapping[str, Tensor]"
     generated: tuple[int, ...] = ()
     step: int = 0
@@ -135,7 +135,7 @@ class Request:
         left_behind = list(self.persisted)
         chosen: list[tuple[specs.Intervention, spans.Spans]] = []
         for spec in self.interventions:
-            known = next((i for i, (other, _) in enumerate(left_behind) if other.digest == spec.digest), None)
+            known = next((i for i, (other, _) in enumerate(left_behind) if _same_but_for_steps(other, spec)), None)
             where: spans.Spans = left_behind.pop(known)[1] if known is not None else ()
             if spec.steps is None or self.step in spec.steps:
                 now = specs.selected(spec, prompt_length=prompt_length, new_start=self.new_start)
@@ -218,6 +218,11 @@ class BatchError(Exception):
     def __init__(self, outcomes: "Sequence[Outcome | BaseException]") -> None:
         super().__init__("some requests of a batch failed")
         self.outcomes = tuple(outcomes)
+
+
+def _same_but_for_steps(left: specs.Intervention, right: specs.Intervention) -> bool:
+    names = specs.WHERE_AND_WHEN - {"steps"}
+    return left.effect == right.effect and all(getattr(left, name) == getattr(right, name) for name in names)
 
 
 def persisting(request: Request, end: int) -> tuple[tuple[specs.Intervention, spans.Spans], ...]:

@@ -42,13 +42,12 @@ class Tape:
             raise errors.CaptureError(f"{name!r} was not recorded: the layer order in force does not run its layer")
         return self.chunks[name]
 
-    def row(self, row: int, names: Iterable[str]) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Positions and values of one row, padding removed, in the order in which they were encoded.
+    def row(self, row: int, names: Iterable[str]) -> Mapping[str, Tensor]:
+        """Values of one row, padding removed, in the order in which they were encoded.
 
         Query-by-key Sites come ragged: for each position its keys up to itself, `key head`, one after the other.
         """
         columns = [frame.positions[row] >= 0 for frame in self.passes]
-        positions = torch.cat([frame.positions[row][keep] for frame, keep in zip(self.passes, columns, strict=True)])
         values = {}
         for name in names:
             parts = self.chunk(name)
@@ -56,7 +55,7 @@ class Tape:
                 values[name] = torch.cat([self._ragged(parts[i][row], i, row) for i in sorted(parts)])
             else:
                 values[name] = torch.cat([parts[i][row][columns[i]] for i in sorted(parts)])
-        return positions, values
+        return values
 
     def _ragged(self, value: Tensor, index: int, row: int) -> Tensor:
         frame = self.passes[index]

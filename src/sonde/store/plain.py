@@ -1,16 +1,21 @@
 """How is metadata that JSON cannot say written down without losing it or failing?
 
-What JSON can say is kept (a tuple becomes a list). Everything else becomes a marked object:
+What JSON can say is kept (a tuple becomes a list), dataclasses as the mapping of their fields. Keys become strings. Of
+two keys that would become the same one, a string keeps its name and the other is told apart by its type:
+`{0: "a", "0": "b"}` is `{"0 (int)": "a", "0": "b"}`. Everything else becomes a marked object:
 
     {"__repr__": "...", "__type__": "module.Class"}    objects, sets, bytes, nan and inf, cycles
-    ... plus "__value__": [...]                          numpy values and tensors: all their numbers
-    {"__type__": "dict", "__items__": [[key, value]]}  dicts with keys that are not strings
+    ... plus "__value__": ...                            numpy values and tensors: all their numbers; enums: their value
 
 Only standard JSON comes out. Costs one walk over the value; marking a marked value changes nothing.
 """
 
 import contextlib
+import dataclasses
+import enum
+import itertools
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 MAX_DEPTH = 64  # deeper than any metadata meant to be read, shallow enough for every JSON parser
@@ -22,6 +27,25 @@ def jsonable(value: object) -> Any:
     return _plain(value, [])
 
 
+def names_of(keys: Iterable[object]) -> list[str]:
+    """The strings that a mapping's keys become, no two of them the same."""
+    keys = list(keys)
+    taken = {key for key in keys if type(key) is str}
+    names: list[str] = []
+    for key in keys:
+        name = key if type(key) is str else _free(key, taken)
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _free(key: object, taken: set[str]) -> str:
+    """A key's text, told apart from names that are taken."""
+    text, kind = _text(key), type(key).__name__
+    others = (f"{text} ({kind}) {number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain((text, f"{text} ({kind})"), others) if name not in taken)
+
+
 def _plain(value: Any, above: list[int]) -> Any:
     kind = type(value)
     if value is None or kind is bool or kind is str:
@@ -30,7 +54,7 @@ def _plain(value: Any, above: list[int]) -> Any:
         return value if value.bit_length() <= MAX_INT_BITS else {"__repr__": hex(value), "__type__": "int"}
     if kind is float:
         return value if math.isfinite(value) else _marked(value)
-    if kind is list or kind is tuple or isinstance(value, dict):
+    if kind is list or kind is tuple or isinstance(value, Mapping) or _is_record(value):
         try:
             return _container(value, above)
         except Exception:  # an items() of somebody's class failed: its repr is still worth having
@@ -39,7 +63,7 @@ def _plain(value: Any, above: list[int]) -> Any:
 
 
 def _container(value: Any, above: list[int]) -> Any:
-    """Walks into a list, tuple or dict; `above` holds the ids of the containers around it."""
+    """Walks into a list, tuple, mapping or dataclass; `above` holds the ids of the containers around it."""
     if id(value) in above:
         up = len(above) - above.index(id(value))
         return {"__repr__": f"<the same {type(value).__name__} {up} levels up>", "__type__": _type_name(value)}
@@ -47,20 +71,26 @@ def _container(value: Any, above: list[int]) -> Any:
         return {"__repr__": _deep_repr(value), "__type__": _type_name(value)}
     above.append(id(value))
     try:
-        if not isinstance(value, dict):
-            return [_plain(item, above) for item in value]
-        items = list(value.items())
-        if all(type(key) is str for key, _ in items):
-            return {key: _plain(item, above) for key, item in items}
-        pairs = [[_plain(key, above), _plain(item, above)] for key, item in items]
-        return {"__type__": _type_name(value), "__items__": pairs}
+        if isinstance(value, Mapping):
+            items = list(value.items())
+            names = names_of(key for key, _ in items)
+            return {name: _plain(item, above) for name, (_, item) in zip(names, items, strict=True)}
+        if _is_record(value):
+            return {field.name: _plain(getattr(value, field.name), above) for field in dataclasses.fields(value)}
+        return [_plain(item, above) for item in value]
     finally:
         above.pop()
+
+
+def _is_record(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _marked(value: Any) -> dict[str, Any]:
     """Returns the mark for a value that JSON lacks, with all its numbers if it is an array of some kind."""
     mark: dict[str, Any] = {"__repr__": _repr(value), "__type__": _type_name(value)}
+    if isinstance(value, enum.Enum):
+        return mark | {"__value__": _plain(value.value, [])}
     with contextlib.suppress(Exception):  # no numbers to be had (a meta tensor, a mock): the repr has to do
         if hasattr(value, "dtype") and hasattr(value, "shape"):
             numbers = value.tolist()  # numpy and torch shorten the repr of long arrays
@@ -74,6 +104,13 @@ def _repr(value: Any) -> str:
         return repr(value)
     except Exception as error:
         return f"{object.__repr__(value)} (its repr raised {type(error).__name__})"
+
+
+def _text(key: Any) -> str:
+    try:
+        return str.__str__(key) if isinstance(key, str) else str(key)
+    except Exception:
+        return _repr(key)
 
 
 def _type_name(value: Any) -> str:

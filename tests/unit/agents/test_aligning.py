@@ -1,14 +1,17 @@
 """Taking activations of one episode into another."""
 
+import asyncio
 import itertools
 
 import pytest
 import torch
+import transformers
 
 import sonde
 from sonde import testing
 from sonde.agents import aligning, playing
 from sonde.core import errors
+from sonde.models import tiny
 
 SITE = "blocks.1.hook_resid_post"
 
@@ -73,11 +76,11 @@ def test_patches_put_the_sources_values_into_the_target(two, model):
     patches = aligning.patches_between(source, target, SITE, found, steps=[0, 1])
     (fork,) = target.fork(2, interventions=patches, capture=SITE)
     got = fork.get_activation(0, SITE)[0]
-    given = source.get_activation(3, SITE)[0]
     before = target.get_activation(2, SITE)[0]
     touched = set()
     for pair in found.pairs:
         if pair.step < 2:
+            given = source.get_activation(pair.step, SITE)[0]
             assert torch.equal(got[list(pair.target)], given[list(pair.source)])
             touched |= set(pair.target)
     assert len(touched) > 100
@@ -105,3 +108,70 @@ def test_unknown_roles_and_steps_are_refused(two):
         aligning.align(*two, roles=["system"])
     with pytest.raises(errors.EpisodeError, match="nothing at steps"):
         aligning.patches_between(*two, SITE, steps=[17])
+
+
+@pytest.fixture(scope="module")
+def shortened(small_context):
+    """Two games of one task in a context that is full after a few turns; recorded whole, and at the last prompt token."""
+
+    async def play(index, **options):
+        client = sonde.HookedTransformerLLMClient(
+            small_context,
+            generation_kwargs={"temperature": 1.0, "seed": index},
+            max_new_tokens=8,
+            context_policy="drop_oldest_turns",
+        )
+        small_context.pool.entries.clear()
+        messages = [{"role": "system", "content": "Be brief."}]
+        with sonde.ActivationCapture(small_context, SITE, **options) as capture:
+            for number in range(6):
+                messages = [*messages, {"role": "user", "content": f"Turn {number}" + "?" * index}]
+                with capture.step():
+                    answer = await client(sonde.LLMRequest(messages=messages))
+                messages = [*messages, {"role": "assistant", "content": answer.text}]
+        assert answer.dropped_tokens > 0
+        return capture.get_trajectory()
+
+    return [[asyncio.run(play(index, **options)) for index in range(2)] for options in ({}, {"positions": "last"})]
+
+
+@pytest.fixture(scope="module")
+def small_context():
+    sizes = {**tiny._GQA, "max_position_embeddings": 160}
+    torch.manual_seed(0)
+    network = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**sizes))
+    with sonde.as_model(network, tokenizer=tiny.tokenizer()) as loaded:
+        yield loaded
+
+
+def test_after_dropped_turns_spans_are_those_of_the_whole_conversation(shortened):
+    for whole, thin in zip(*shortened, strict=True):
+        found = aligning.role_spans(whole)
+        flat = [span for step in found for span in (step["observation"], step["action"])]
+        assert all(left.stop == right.start for left, right in itertools.pairwise(flat))
+        for number, step in enumerate(found):
+            where = whole.positions(number).tolist()
+            assert where[-len(step["action"]) - 1 :] == [step["observation"].stop - 1, *step["action"]]
+        assert aligning.role_spans(thin) == found
+
+
+def test_after_dropped_turns_patches_take_what_the_source_was_at_each_step(shortened, small_context):
+    source, target = shortened[0]
+    pairs = aligning.align(source, target).pairs
+    patches = aligning.patches_between(source, target, SITE)
+    assert {pair.step for pair in pairs} == set(range(6))
+    for pair, patch in zip(pairs, patches, strict=True):
+        where = source.positions(pair.step).tolist()
+        slots = [where.index(position) for position in pair.source]
+        tokens = source.tokens(pair.step)
+        anew = small_context.run_with_cache(tokens, SITE)[1][SITE][0, slots]
+        torch.testing.assert_close(torch.from_numpy(patch.values.copy()), anew, rtol=1e-4, atol=1e-4)
+        assert patch.start == pair.target.start
+
+
+def test_patterns_have_no_place_of_their_own_to_be_put(two, model):
+    with sonde.ActivationCapture(model, "blocks.1.attn.hook_pattern") as capture, capture.step():
+        model.generate("hello", max_new_tokens=2)
+    trajectory = capture.get_trajectory()
+    with pytest.raises(errors.EpisodeError, match="pairs of positions"):
+        aligning.patches_between(trajectory, trajectory, "blocks.1.attn.hook_pattern")

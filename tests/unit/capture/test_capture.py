@@ -72,7 +72,40 @@ async def test_metadata_belongs_to_the_open_step_or_else_to_the_last(model):
             capture.record_step_metadata({"after": step, "odd": Odd()})
     notes = capture.get_trajectory().step_metadata
     assert [(one["during"], one["after"]) for one in notes] == [(0, 0), (1, 1)]
-    assert notes[0]["odd"]["__repr__"] == "<odd>"
+    assert isinstance(notes[0]["odd"], Odd)
+
+
+async def test_a_noted_response_is_itself_until_it_is_saved_and_then_its_fields(model, tmp_path):
+    client = sonde.HookedTransformerLLMClient(model, max_new_tokens=3)
+    asked = sonde.LLMRequest(messages=[{"role": "user", "content": "one"}])
+    with sonde.ActivationCapture(model, RESID, folder=tmp_path / "there") as capture:
+        capture.start_step()
+        response = await client(asked)
+        capture.record_step_metadata({"action": "ls", 0: "x", "response": response})
+        capture.end_step()
+        capture.record_step_metadata({"request": asked, 1: "late"})
+    trajectory = capture.get_trajectory()
+    assert trajectory.step_metadata[0]["response"] is response
+    assert trajectory.step_metadata[0]["request"] is asked
+    trajectory.save(tmp_path / "saved")
+    for folder in ("there", "saved"):
+        (note,) = sonde.TrajectoryActivations.load(tmp_path / folder).step_metadata
+        assert (note["action"], note["0"], note["1"]) == ("ls", "x", "late")
+        assert note["response"]["data"] == [{"content": response.text}]
+        assert note["response"]["token_ids"] == list(response.token_ids)
+        assert note["response"]["usage"]["prompt_tokens"] == response.usage.prompt_tokens
+        assert note["request"]["messages"] == [{"role": "user", "content": "one"}]
+
+
+def test_names_of_notes_are_strings_at_once_so_that_a_later_note_replaces_an_earlier_one(model, tmp_path):
+    with sonde.ActivationCapture(model, RESID, folder=tmp_path / "episode") as capture:
+        capture.start_step()
+        capture.record_step_metadata({0: "a"})
+        model.generate("abc", max_new_tokens=1)
+        capture.end_step()
+        capture.record_step_metadata({"0": "b"})
+    assert capture.get_trajectory().step_metadata == [{"0": "b"}]
+    assert sonde.TrajectoryActivations.load(tmp_path / "episode").step_metadata == [{"0": "b"}]
 
 
 async def test_step_activations_reads_like_a_list_of_caches(model, kit):

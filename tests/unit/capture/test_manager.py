@@ -1,5 +1,6 @@
 """Interventions in force over episodes."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -233,3 +234,29 @@ async def test_the_model_is_as_before_afterwards_whatever_happened(model, kit):
     kit.assert_untouched(model, before)
     again = await kit.episode(model, 2)
     assert [one.token_ids for one in again] == [one.token_ids for one in clean]
+
+
+async def test_what_persists_keeps_its_place_among_interventions_that_do_not_commute(model, kit):
+    """The same list given to a client and to a manager: at step 1 the patch comes before what step 0 left behind."""
+    held = [
+        sonde.Patch(site=RESID, values=np.ones(32), steps=(1,)),
+        sonde.Scale(site=RESID, factor=-3.0, steps=(0,), after="persist"),
+        sonde.Steer(site=RESID, direction=np.arange(32.0), steps=(0,), after="persist"),
+        sonde.Steer(site=RESID, direction=np.arange(32.0), steps=(1,), after="persist"),
+    ]
+    manager = sonde.InterventionManager(model)
+    for spec in held:
+        manager.add_intervention(hook_fn=spec, apply_at_steps=spec.steps)
+    found = []
+    for block, hooks in ((contextlib.nullcontext(), held), (manager, [])):
+        model.pool.entries.clear()
+        with block, sonde.automatic_activation_capture(model, RESID) as capture:
+            ask = requests_of(model, 3, fwd_hooks=hooks)
+            found.append(([await ask(f"turn {number}") for number in range(3)], capture.get_trajectory()))
+    (own, told), (managed, seen) = found
+    for step in range(3):
+        assert own[step].token_ids == managed[step].token_ids
+        assert kit.close(told.get_activation(step, RESID), seen.get_activation(step, RESID))
+    kept = len(own[0].prompt_token_ids) - 1
+    once = -3.0 * torch.ones(32) + torch.arange(32.0)
+    assert torch.equal(told.get_activation(1, RESID)[0, :kept], (once + torch.arange(32.0)).expand(kept, 32))

@@ -140,6 +140,18 @@ async def test_a_damaged_byte_is_named(model, kit, tmp_path):
         sonde.TrajectoryActivations.load(tmp_path / "episode")
 
 
+def test_a_resumed_episode_whose_steps_come_out_otherwise_is_refused(model, tmp_path):
+    with sonde.ActivationCapture(model, RESID, folder=tmp_path / "episode") as capture:
+        with capture.step():
+            model.generate("hello", max_new_tokens=2)
+        capture.suspend()
+    again = sonde.ActivationCapture(model, RESID, folder=tmp_path / "episode")
+    assert again.resume() == 1
+    with again, pytest.raises(errors.CaptureError, match="6 recorded tokens where running its steps again gave 9"):  # noqa: SIM117
+        with again.step():
+            model.generate("hello you", max_new_tokens=1)
+
+
 def test_an_episode_that_is_no_trajectory_is_refused(tmp_path):
     with store.EpisodeWriter.create(tmp_path / "episode", metadata={"format": "other"}) as writer:
         writer.append_step({"x": 1})

@@ -1,7 +1,6 @@
 """The pool of cached conversations: what is reused, what is dropped."""
 
 import hypothesis
-import numpy as np
 import torch
 from hypothesis import strategies as st
 
@@ -17,14 +16,17 @@ def _slab(rows=1):
     return slab
 
 
+def _cells(tokens):
+    return kv.cells(list(tokens), range(len(tokens)))
+
+
 def _entry(tokens, slab=None, lineage=None, row=0, coverage=None):
-    made = np.asarray(tokens, dtype=np.int64)
-    return kv.Entry(made, lineage or {}, None, slab or _slab(), row, coverage or {})
+    return kv.Entry(_cells(tokens), lineage or {}, None, slab or _slab(), row, coverage or {})
 
 
 def _match(pool, tokens, lineage=None, **more):
     defaults = {"order": None, "recorders": [], "limit": 99}
-    return pool.match(np.asarray(tokens, dtype=np.int64), lineage or {}, **{**defaults, **more})
+    return pool.match(_cells(tokens), lineage or {}, **{**defaults, **more})
 
 
 def test_the_pool_drops_the_longest_unused_when_the_budget_is_exceeded():
@@ -44,7 +46,7 @@ def test_the_newest_conversation_stays_whatever_the_budget():
     pool = kv.Pool(0)
     for n in range(3):
         pool.add(_entry([n]))
-    assert [entry.tokens.tolist() for entry in pool.entries] == [[2]]
+    assert [entry.cells[:, 0].tolist() for entry in pool.entries] == [[2]]
 
 
 def test_rows_of_one_slab_are_counted_once():
@@ -122,6 +124,14 @@ def test_the_match_that_saves_most_wins_up_to_the_limit():
     assert _match(pool, [1, 2], recorders=["me"]) == (None, 0)
 
 
+def test_a_prefix_whose_tokens_stood_elsewhere_in_the_episode_is_not_reused():
+    """Turns that begin alike: after the oldest was dropped, its beginning is in the slots, at other positions."""
+    entry = kv.Entry(kv.cells([1, 2, 3, 4], [0, 1, 2, 3]), {}, None, _slab(), 0, {})
+    assert entry.reusable(kv.cells([1, 2, 3, 4], [0, 1, 2, 3]), {}, []) == 4
+    assert entry.reusable(kv.cells([1, 2, 3, 4], [0, 1, 12, 13]), {}, []) == 2
+    assert entry.reusable(kv.cells([1, 2, 3, 4], [10, 11, 12, 13]), {}, []) == 0
+
+
 SETS = st.sets(st.integers(0, 9), max_size=6)
 LINEAGES = st.tuples(st.permutations("ab"), SETS, SETS)
 
@@ -137,7 +147,7 @@ def test_a_prefix_is_reused_only_if_the_same_was_applied_in_the_same_order_at_ea
         return [key for key, where in lineage.items() if any(slot in span for span in where)]
 
     exact = next((slot for slot in range(10) if at(left, slot) != at(right, slot)), 10)
-    found = _entry(range(10), lineage=left).reusable(np.arange(10), right, [])
+    found = _entry(range(10), lineage=left).reusable(_cells(range(10)), right, [])
     assert found <= exact
     if list(left) == list(right):
         assert found == exact

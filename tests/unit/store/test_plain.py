@@ -1,8 +1,11 @@
 """Whatever metadata is made of, it becomes standard JSON and nothing is lost."""
 
 import collections
+import dataclasses
 import enum
 import json
+import types
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -11,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sonde import store
+from sonde.core import records as core_records
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -45,6 +49,11 @@ class Nasty:
 
     def __getattr__(self, name):
         raise RuntimeError("no attributes")
+
+
+class Silent:
+    def __str__(self):
+        return "silent"
 
 
 class NastyDict(dict):
@@ -88,8 +97,56 @@ def test_tensors_keep_all_their_numbers():
     assert standard(torch.empty(2, device="meta"))["__type__"] == "torch.Tensor"
 
 
-def test_keys_that_are_not_strings_stay_apart():
-    assert standard({1: "a", "1": "b", (2, 3): "c"})["__items__"] == [[1, "a"], ["1", "b"], [[2, 3], "c"]]
+def test_one_key_that_is_no_string_hides_no_other():
+    assert standard({"action": "ls", 0: "x"}) == {"action": "ls", "0": "x"}
+    kinds = {None: 1, True: 2, 2.5: 3, (2, 3): 4, np.int64(7): 5, Colour.RED: 6, b"x": 7, Nasty: 8}
+    assert list(standard(kinds)) == ["None", "True", "2.5", "(2, 3)", "7", "red", "b'x'", str(Nasty)]
+
+
+def test_keys_that_become_the_same_string_stay_apart():
+    assert standard({0: "a", "0": "b"}) == {"0": "b", "0 (int)": "a"}
+    assert standard({"0": "b", 0: "a"}) == {"0": "b", "0 (int)": "a"}
+    assert standard({0: "a", "0 (int)": "c", "0": "b"}) == {"0 (int) 2": "a", "0 (int)": "c", "0": "b"}
+    first, second = Silent(), Silent()
+    assert standard({first: 1, second: 2}) == {"silent": 1, "silent (Silent)": 2}
+    assert standard({first: 1, second: 2, Silent(): 3})["silent (Silent) 2"] == 3
+
+
+def test_a_key_without_a_text_of_its_own_is_named_by_its_type():
+    (name,) = standard({Nasty(): 1})
+    assert "Nasty" in name
+
+
+def test_records_are_kept_as_their_fields():
+    response = core_records.LLMResponse(
+        data=(core_records.TextData("hello"),), usage=core_records.Usage(3, 2), token_ids=(5, 6), logprobs=(-0.5, -1.5)
+    )
+    kept = standard(response)
+    assert kept["data"] == [{"content": "hello"}]
+    assert kept["usage"] == {"prompt_tokens": 3, "generated_tokens": 2, "encoded_tokens": None}
+    assert set(kept) == {field.name for field in dataclasses.fields(response)}
+    asked = core_records.LLMRequest(messages=(types.MappingProxyType({"role": "user", "content": "hi"}),), seed=4)
+    now = core_records.TimeStep(core_records.StepType.MID, 1.0, None, asked)
+    told = standard(now)
+    assert (told["reward"], told["observation"]["seed"]) == (1.0, 4)
+    assert told["observation"]["messages"] == [{"role": "user", "content": "hi"}]
+    assert told["step_type"]["__value__"] == "mid"
+
+
+@dataclasses.dataclass
+class Node:
+    """One that refers to itself."""
+
+    name: str
+    other: Any = None
+
+
+def test_a_record_within_itself_or_half_made_is_named_instead_of_followed():
+    node = Node("a", Node("b"))
+    node.other.other = node
+    assert standard(node)["other"]["other"]["__repr__"] == "<the same Node 2 levels up>"
+    half = object.__new__(core_records.Usage)  # no field is set
+    assert standard({"half": half, "whole": 1})["half"]["__type__"] == "sonde.core.records.Usage"
 
 
 def test_cycles_are_named_instead_of_followed():
