@@ -10,6 +10,7 @@ from sonde.core import errors
 from sonde.models import checkpoint, downloads, folders, prove, tiny, waiting, zoo
 from sonde.models import model as models_model
 from sonde.models import tokenizer as models_tokenizer
+from sonde.models.gguf import network as gguf_network
 
 
 @waiting.loading
@@ -65,7 +66,7 @@ def _network(name: str, dtype: torch.dtype, own: Any) -> tuple[Any, Any]:
     if path.is_file():
         if path.suffix != ".gguf":
             raise errors.ModelError(f"{name} is a file but not a GGUF file: give the model's folder")
-        return checkpoint.read_gguf(path, dtype, own)
+        return gguf_network.read(path, dtype, own)
     return checkpoint.read(path if path.is_dir() else _from_hub(name), dtype, own)
 
 

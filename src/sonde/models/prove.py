@@ -28,6 +28,7 @@ def prove(model: "models_model.Model") -> None:
 
     Raises:
         FamilyError: Something does not add up; says what and where.
+        ModelError: The model computes no numbers.
     """
     cfg = model.cfg
     ids = torch.arange(min(LENGTH, cfg.n_ctx), device=model.device) * max(1, cfg.d_vocab // LENGTH - 1)
@@ -35,6 +36,10 @@ def prove(model: "models_model.Model") -> None:
     tokens[0, 0] = bos.added(model.tokenizer) or 0  # where it is missing, a warning would be logged
     with torch.no_grad():
         bare = model.hf(input_ids=tokens, use_cache=False).logits
+    if not bare.isfinite().all():
+        raise errors.ModelError(
+            f"its logits are not finite in {str(bare.dtype).removeprefix('torch.')}: a weight is no number, or too large"
+        )
     logits, cache = model.run_with_cache(tokens, lambda name: True)
     if not torch.equal(bare, logits.as_subclass(torch.Tensor)):
         raise _wrong(model, "logits", "recording changes them")

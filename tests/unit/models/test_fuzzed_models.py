@@ -237,8 +237,8 @@ def test_a_fuzzed_tokenizer_is_refused_or_works(honest, folder, cases):
     assert tried(folder, "original")
 
 
-def write_gguf(path, *, layers=2, said=None):
-    """A tiny model as a GGUF file."""
+def write_gguf(path, *, layers=2, said=None, tensors=None, **keys):
+    """A tiny model as a GGUF file; further tensors by name and shape, further keys with __ for .."""
     d, heads, groups, inner, words = 32, 4, 2, 64, 300
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("tiny")
@@ -258,6 +258,9 @@ def write_gguf(path, *, layers=2, said=None):
     writer.add_token_merges(["h e"])
     writer.add_bos_token_id(257)
     writer.add_eos_token_id(258)
+    for key, value in keys.items():
+        add = writer.add_string if isinstance(value, str) else writer.add_float32
+        add(f"llama.{key.replace('__', '.')}", value)
     rng = np.random.default_rng(0)
     shapes = {"token_embd": (words, d), "output_norm": (d,), "output": (words, d)}
     small = groups * d // heads
@@ -265,8 +268,9 @@ def write_gguf(path, *, layers=2, said=None):
         of = {"attn_norm": (d,), "ffn_norm": (d,), "attn_q": (d, d), "attn_k": (small, d), "attn_v": (small, d)}
         of |= {"attn_output": (d, d), "ffn_gate": (inner, d), "ffn_up": (inner, d), "ffn_down": (d, inner)}
         shapes |= {f"blk.{layer}.{name}": shape for name, shape in of.items()}
+    shapes = {f"{name}.weight": shape for name, shape in shapes.items()} | (tensors or {})
     for name, shape in shapes.items():
-        writer.add_tensor(f"{name}.weight", (rng.standard_normal(shape) * 0.1).astype(np.float32))
+        writer.add_tensor(name, (rng.standard_normal(shape) * 0.1).astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -299,6 +303,29 @@ def test_a_fuzzed_gguf_file_is_refused_or_works(tmp_path, cases, capfd):
 def test_a_gguf_file_has_as_many_blocks_as_it_says(tmp_path, layers, said, told):
     with pytest.raises(errors.ModelError, match=told):
         loading.load(write_gguf(tmp_path / "x.gguf", layers=layers, said=said))
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"tensors": {"blk.0.attn_q.bias": (32,)}}, r"has no place for: blk\.0\.attn_q\.bias$"),
+        ({"tensors": {"rope_freqs.weight": (4,)}}, r"has no place for: rope_freqs\.weight$"),
+        ({"tensors": {"lm_head.weight": (300, 32)}}, r"has no place for: lm_head\.weight$"),
+        (
+            {"tensors": {"blk.1.ffn_up.weight": (32, 64)}},
+            r"of another shape: model\.layers\.1\.mlp\.up_proj\.weight \(32",
+        ),
+        ({"rope__scaling__type": "yarn"}, r"positions are scaled \(llama\.rope\.scaling\.type is 'yarn'\)"),
+        ({"rope__scaling__factor": 4.0}, r"positions are scaled \(llama\.rope\.scaling\.factor is 4\.0\)"),
+    ],
+)
+def test_what_transformers_would_leave_out_of_a_gguf_file_is_not_left_out(tmp_path, fields, told):
+    with pytest.raises(errors.ModelError, match=told):
+        loading.load(write_gguf(tmp_path / "x.gguf", **fields))
+
+
+def test_a_gguf_file_that_says_its_positions_are_not_scaled_loads(tmp_path):
+    loading.load(write_gguf(tmp_path / "x.gguf", rope__scaling__type="none", rope__scaling__factor=1.0))
 
 
 def test_what_lies_beside_a_gguf_file_is_not_looked_at(tmp_path):

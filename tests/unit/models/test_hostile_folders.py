@@ -14,6 +14,7 @@ import sys
 import pytest
 import safetensors.torch
 import torch
+import transformers
 
 from sonde.core import errors
 from sonde.models import adapters, chat, generation, loading, tiny
@@ -185,6 +186,25 @@ def whole_numbers_for_weights(folder):
     rewrite(folder, {key: tensor.to(torch.int8) for key, tensor in weights(folder).items()})
 
 
+def whole_numbers_left_over(folder):
+    more = {"model.layers.1.mlp.up_proj.qweight": torch.ones(4, dtype=torch.int32)}
+    rewrite(folder, {**weights(folder), **more, "x.scale": torch.ones(4).to(torch.float8_e4m3fn)})
+
+
+def weight_under_two_names(folder):
+    tensors = weights(folder)
+    rewrite(folder, {**tensors, "layers.1.mlp.up_proj.weight": -tensors["model.layers.1.mlp.up_proj.weight"]})
+
+
+def weight_under_a_name_that_is_cut(folder):
+    tensors = weights(folder)
+    rewrite(folder, {**tensors, "model_lm_head.weight": -tensors["lm_head.weight"]})
+
+
+def weights_that_are_no_numbers(folder):
+    rewrite(folder, {**weights(folder), "model.norm.weight": torch.full((32,), float("nan"))})
+
+
 def head_left_out_but_untied(folder):
     tensors = weights(folder)
     del tensors["lm_head.weight"]
@@ -303,7 +323,11 @@ HOSTILE = {
     a_weight_more: r"unexpected: model\.layers\.9\.mlp\.up_proj\.weight$",
     a_weight_less_and_a_large_one_more: r"missing: model\.layers\.2\.mlp\.up_proj\.weight; unexpected: more$",
     a_weight_of_another_shape: r"of another shape: .*model\.layers\.2\.mlp\.up_proj\.weight",
-    whole_numbers_for_weights: r"the files hold 0 \(whole numbers not counted\); missing: .*embed_tokens",
+    whole_numbers_for_weights: r"no weights, or quantised ones: lm_head\.weight \(I8\), .* more",
+    whole_numbers_left_over: r"model\.layers\.1\.mlp\.up_proj\.qweight \(I32\), x\.scale \(F8_E4M3\);",
+    weight_under_two_names: r"layers\.1\.mlp\.up_proj\.weight and model\.layers\.1\.mlp\.up_proj\.weight are one weight",
+    weight_under_a_name_that_is_cut: r"lm_head\.weight and model_lm_head\.weight are one weight",
+    weights_that_are_no_numbers: "its logits are not finite",
     head_left_out_but_untied: r"missing: lm_head\.weight$",
     tied_with_two_heads: "tie_word_embeddings",
     no_heads: "num_attention_heads .* from 1 to .* got 0",
@@ -374,15 +398,53 @@ def adapter_beside_the_weights(folder):
     (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "someone/else"}))
 
 
+def other_tokenizer(folder):
+    """A tokenizer outside the folder that gives every byte another number."""
+    content = json.loads((folder / "tokenizer.json").read_text())
+    words = content["model"]["vocab"]
+    content["model"]["vocab"] = dict(zip(words, reversed(words.values()), strict=True))
+    place = folder.parent / "tokenizer.json"
+    place.write_text(json.dumps(content))
+    return str(place)
+
+
+def files_named_by_the_special_tokens(folder):
+    change(folder, "special_tokens_map.json", tokenizer_file=other_tokenizer(folder), tokenizer_object="evil")
+
+
+def files_named_by_the_special_tokens_of_a_slow_class(folder):
+    change(folder, "tokenizer_config.json", tokenizer_class="GPT2Tokenizer")
+    change(folder, "special_tokens_map.json", tokenizer_file=other_tokenizer(folder))
+
+
+def settings_that_replace_the_configuration(folder):
+    content = json.loads((folder / "config.json").read_text())
+    inside = {key: value for key, value in vars(transformers.LlamaConfig(**content)).items() if key != "dtype"}
+    change(folder, __dict__={**inside, "dtype": None, "_attn_implementation_internal": "someone/else"})
+
+
+def settings_that_replace_what_configurations_do(folder):
+    change(
+        folder,
+        attribute_map={"num_hidden_layers": "num_attention_heads"},
+        sub_configs={"text_config": "evil"},
+        get_text_config="evil",
+        to_diff_dict="evil",
+        to_dict="evil",
+        validate_rope="evil",
+        _name_or_path="someone/else",
+        _auto_class="AutoConfig",
+    )
+
+
 def files_named_by_the_tokenizer(folder):
-    secret = folder.parent / "secret.json"
-    secret.write_text("{}")
+    secret = other_tokenizer(folder)
     change(
         folder,
         "tokenizer_config.json",
-        tokenizer_file=str(secret),
-        vocab_file=str(secret),
-        fast_tokenizer_files=["../secret.json", "tokenizer.5.json"],
+        tokenizer_file=secret,
+        vocab_file=secret,
+        fast_tokenizer_files=["../tokenizer.json", "tokenizer.5.json"],
         tokenizer_object="evil",
         init_inputs=["evil"],
     )
@@ -402,6 +464,10 @@ HARMLESS = (
     pickles_beside_the_weights,
     adapter_beside_the_weights,
     files_named_by_the_tokenizer,
+    files_named_by_the_special_tokens,
+    files_named_by_the_special_tokens_of_a_slow_class,
+    settings_that_replace_the_configuration,
+    settings_that_replace_what_configurations_do,
     results_of_another_shape,
 )
 TOKENS = torch.arange(12)[None]
@@ -422,6 +488,7 @@ def test_of_a_folder_with_code_the_right_model_is_loaded_and_the_code_is_not_run
     loaded.generate("hello", max_new_tokens=1)
     assert not (folder.parent / MARK).exists()
     assert torch.equal(loaded.hf(TOKENS).logits, saved[1](TOKENS).logits)
+    assert loaded.tokenizer.encode("hello") == tiny.tokenizer().encode("hello")
 
 
 @pytest.mark.parametrize("name", list(tiny.CONFIGS))

@@ -2,7 +2,7 @@
 
 1. Counts, lengths and offsets lie inside the file; arrays hold plain values; no key or tensor comes twice.
 2. The tensors lie inside the file, and are those of as many blocks as the metadata say.
-3. The sizes that the metadata give are whole numbers above 0, and can be.
+3. The sizes that the metadata give are whole numbers above 0, and can be; positions are not scaled.
 
 Costs a walk through the metadata: a tenth of a second for a vocabulary of 150,000 words.
 """
@@ -40,8 +40,8 @@ _SIZES = (
 )
 
 
-def check(path: Path) -> int:
-    """Refuses a file whose header is not what it must be; returns how many weights its tensors have.
+def check(path: Path) -> dict[str, int]:
+    """Refuses a file whose header is not what it must be; returns how many weights each of its tensors has.
 
     Raises:
         ModelError: Says what is wrong.
@@ -69,8 +69,8 @@ class _Header:
     def __init__(self, data: mmap.mmap) -> None:
         self.data, self.at = data, 4
 
-    def check(self) -> int:
-        """Walks all of it; returns how many weights there are."""
+    def check(self) -> dict[str, int]:
+        """Walks all of it; returns how many weights each tensor has."""
         (version,), (tensors, entries) = self.numbers("<I"), self.numbers("<QQ")
         if version not in VERSIONS:
             raise _BadHeaderError(f"version {version}, expected one of {VERSIONS}")
@@ -89,7 +89,7 @@ class _Header:
                 raise _BadHeaderError(f"the tensor {name!r} comes twice")
             names[name] = weights
         self.check_sizes(metadata, set(names))
-        return sum(names.values())
+        return names
 
     def numbers(self, form: str) -> tuple[Any, ...]:
         """The next numbers."""
@@ -153,6 +153,12 @@ class _Header:
             most = MOST_BLOCKS if size == "block_count" else MOST
             if not isinstance(value, list) and (type(value) is not int or not 1 <= value <= most):
                 raise _BadHeaderError(f"{family}.{size} must be a whole number from 1 to {most}, got {value!r}")
+        for key in (f"{family}.rope.scaling.type", f"{family}.rope.scaling.factor", f"{family}.rope.scale_linear"):
+            if metadata.get(key, "none") not in ("none", 1.0):
+                raise errors.ModelError(
+                    f"its positions are scaled ({key} is {metadata[key]!r:.40}), which transformers does not read from a "
+                    "GGUF file: load the folder that it was made from"
+                )
         held = {name.split(".")[1] for name in names if name.startswith("blk.")}
         said = metadata.get(f"{family}.block_count")
         if said is not None and held != {str(block) for block in range(said)}:
