@@ -111,7 +111,7 @@ def read_gguf(path: Path, dtype: torch.dtype, tokenizer: Any = None) -> tuple[An
     with folders.explained(f"cannot read the checkpoint at {path}"), zoo.quiet(), _staged(path) as stage:
         held = header.check(path)
         vocabulary = metadata.read(path) if tokenizer is None else None
-        found = gguf_tokenizer.build(vocabulary) if vocabulary else tokenizer
+        found: Any = gguf_tokenizer.build(vocabulary) if vocabulary else tokenizer
         network = _gguf_network(path, stage, dtype, held)
         if vocabulary is not None:
             gguf_tokenizer.fit(network, vocabulary)
