@@ -92,6 +92,7 @@ def test_what_is_not_there_is_an_error_that_says_what_to_do(here, words, said):
     assert said in str(found.exception)
 
 
+@pytest.mark.slow
 def test_a_training_can_begin_with_the_weights_of_an_earlier_one(here, monkeypatch):
     from sonde.bench import training
 

@@ -144,6 +144,7 @@ def test_shuffled_labels_and_random_features_give_a_half_on_average():
     assert abs(np.mean(noises) - 0.5) < 0.04
 
 
+@pytest.mark.slow
 def test_where_nothing_is_planted_few_of_40_analyses_claim_anything_though_many_beat_chance():
     found = list(analyses(range(40)))
     assert sum(one.claim for one in found) <= 3

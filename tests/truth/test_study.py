@@ -40,6 +40,7 @@ def found(tmp_path_factory):
         return analysed(model, worlds(), tmp_path_factory.mktemp("runs"))
 
 
+@pytest.mark.slow
 def test_the_probe_chooses_the_planted_layer_and_beats_what_is_known_anyway(found):
     _, _, stages, held = found
     assert stages["probe"]["layer"] == LAYER
@@ -53,6 +54,7 @@ def test_the_probe_chooses_the_planted_layer_and_beats_what_is_known_anyway(foun
     assert by_layer[1]["adjusted"] > 0.05, "the exclusive or is not linear before the layer that computes it"
 
 
+@pytest.mark.slow
 def test_the_direction_that_is_fitted_is_the_planted_one(found):
     kept, chosen, _, _ = found
     kinds, _ = steering.fitted(study_rows.Rows.load(kept.folder), LAYER, chosen)
@@ -60,6 +62,7 @@ def test_the_direction_that_is_fitted_is_the_planted_one(found):
     assert vector @ planted.direction() / np.linalg.norm(vector) > 0.95
 
 
+@pytest.mark.slow
 def test_steering_along_it_moves_the_rate_both_ways_and_no_control_does(found):
     _, _, stages, held = found
     assert "steering works" in held
@@ -75,6 +78,7 @@ def test_steering_along_it_moves_the_rate_both_ways_and_no_control_does(found):
         assert abs(versus[name]["effect"]["value"]) < 0.5 * abs(versus["static +1"]["effect"]["value"]), name
 
 
+@pytest.mark.slow
 def test_what_was_not_planted_is_not_claimed(found):
     """The word that was said tells everything after it was said; the direction is the same at all steps."""
     assert found[3] == {"knows before speaking", "steering works"}

@@ -2,9 +2,8 @@
 
     fluent = mean_logprobs(model, [episode.trajectory for episode in played])
 
-1. Tokens are those that were recorded. Where some of a prompt were not (episodes of a wave share the encoding of their
-   beginning; a filter chose other positions), the prompt is made again from the conversation, as it was when it was
-   played, and checked against its recorded length and tokens.
+1. Tokens are those that were recorded. Where some of a prompt were not (a filter chose other positions), the prompt is made
+   again from the conversation, as it was when it was played, and checked against its recorded length and tokens.
 2. The conversation of an episode grows: mostly, a step's prompt begins with all that came before. Such steps are one
    passage, and the last of them holds the tokens of all. Where a prompt does not go on from the step before (turns
    were dropped, reasoning was cut), a new passage begins.

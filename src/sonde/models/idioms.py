@@ -77,7 +77,7 @@ MODEL = _rows(
         "register_forward_hook register_forward_pre_hook register_full_backward_hook register_backward_hook": _HOOKS,
         "set_tokenizer": "write `model.tokenizer = …`",
         "config": "write `model.cfg` for sizes, `model.hf.config` for all of it",
-        "trace scan session invoke iter all source output outputs input inputs skip pipe save": _TRACE,
+        "trace scan session invoke iter all output outputs input inputs skip pipe save": _TRACE,
         "edit clear_edits": "Sonde changes no model for good: " + _HOOKS,
         "interleave dispatch devices parent root get attn_implementation": _MODULE,
     }

@@ -193,7 +193,6 @@ class Model(texts.Texts, weights.Weights):
             yield self
 
     def _forward(self, tokens: Tokens, mask: Tensor | None, specs: Sequence[interventions.Intervention]) -> Tensor:
-        self.check_open()
         ids = self.to_tokens(tokens)
         if mask is None:  # else a row may begin with padding
             self._beginnings.see(ids[:, :2].tolist())
@@ -263,6 +262,7 @@ class Model(texts.Texts, weights.Weights):
     def _check_within_context(self, specs: Sequence[interventions.Intervention]) -> None:
         """Refuses places that no single prompt has. An episode goes beyond the context where turns are dropped."""
         for spec in specs:
+            model_wiring.check(spec, self.parts)
             if spec.positions is not None and max(spec.positions, default=0) >= self.cfg.n_ctx:
                 raise errors.InterventionError(
                     f"position {max(spec.positions)} at {spec.site} is beyond the context of {self.cfg.n_ctx} tokens"

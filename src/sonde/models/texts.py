@@ -24,6 +24,10 @@ class Texts:
     tokenizer: Any
     cfg: model_config.ModelConfig
 
+    def check_open(self) -> None:
+        """Refuses a model that was closed."""
+        raise NotImplementedError
+
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
@@ -40,6 +44,7 @@ class Texts:
             RequestError: It is no text and no ids of this model, it is empty, or the tokenizer has no BOS token.
             ContextError: It is too long.
         """
+        self.check_open()
         if isinstance(text, str):
             text = self._encode(text, prepend_bos)
         elif not isinstance(text, Tensor) and len(text) and isinstance(text[0], str):

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+import transformers
 
 import sonde
 from sonde import testing
@@ -26,6 +27,7 @@ for line in sys.stdin:
     except errors.SondeError as error:
         print(type(error).__name__, str(error).replace("\\n", " "), flush=True)
 """
+SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
 
 def saved(folder, name="tiny-llama"):
@@ -104,8 +106,10 @@ def test_a_model_made_under_another_default_type_is_refused(worker):
 
 def test_a_family_that_was_registered_here_is_refused_by_name(worker, tmp_path, monkeypatch):
     monkeypatch.setattr(families, "FAMILIES", families.FAMILIES)
-    config = json.loads((saved(tmp_path) / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "olmo"}))
+    llama, tokenizer = tiny.make("tiny-llama")
+    sizes = {name: getattr(llama.config, name) for name in SIZES}
+    transformers.OlmoForCausalLM(transformers.OlmoConfig(**sizes)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
     with pytest.raises(errors.FamilyError):
         sonde.load(tmp_path)
     families.register(families.Family(name="olmo", model_types=("olmo",)))

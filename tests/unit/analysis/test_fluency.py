@@ -11,6 +11,7 @@ from sonde.analysis import fluency
 from sonde.core import errors, spans
 
 STEER = "blocks.1.hook_resid_post"
+LAST = {"hook_filter": STEER, "positions": "last_prompt"}  # other tokens are not recorded
 
 
 def play(model, folder, **options):
@@ -27,7 +28,7 @@ def each(request):
 
 @pytest.fixture(scope="module")
 def games(each, tmp_path_factory):
-    """Three games that share the encoding of their beginning, so that none has the tokens of its prompts recorded."""
+    """Three games that share the encoding of their beginning."""
     return play(each, tmp_path_factory.mktemp("runs")).trajectories
 
 
@@ -68,12 +69,14 @@ def test_of_an_unsteered_game_it_is_what_the_model_drew_with(each, games):
 
 
 def test_prompts_made_again_from_the_conversation_are_those_that_were_recorded(llama, whole, tmp_path):
-    shared = play(llama, tmp_path / "shared").trajectories
-    capture = {"hook_filter": STEER, "positions": "last_prompt"}
-    filtered = play(llama, tmp_path / "filtered", capture=capture).trajectories
-    for some, every in ((shared, whole), (filtered, whole)):
-        assert all(one.records.count < other.records.count for one, other in zip(some, every, strict=True))
-        assert [fluency.passages_of(llama, one) for one in some] == [fluency.passages_of(llama, one) for one in every]
+    filtered = play(llama, tmp_path, capture=LAST).trajectories
+    assert all(one.records.count < other.records.count for one, other in zip(filtered, whole, strict=True))
+    assert [fluency.passages_of(llama, one) for one in filtered] == [fluency.passages_of(llama, one) for one in whole]
+
+
+def test_games_that_share_the_encoding_of_their_beginning_have_all_its_tokens(llama, whole, tmp_path):
+    shared = play(llama, tmp_path).trajectories
+    assert [fluency.passages_of(llama, one) for one in shared] == [fluency.passages_of(llama, one) for one in whole]
 
 
 def test_a_conversation_that_grows_is_one_passage(llama, whole):
@@ -186,7 +189,7 @@ def test_prompts_neither_recorded_nor_to_be_made_again_are_refused(llama):
 
 
 def test_another_conversation_than_was_played_is_refused(llama, tmp_path):
-    trajectory = play(llama, tmp_path)[0].trajectory
+    trajectory = play(llama, tmp_path, capture=LAST)[0].trajectory
     trajectory.steps[0].metadata["observation"]["messages"][0]["content"] += " And now for something else."
     with pytest.raises(errors.CaptureError, match="prompt of step 0, made again from its conversation"):
         fluency.mean_logprobs(llama, [trajectory])

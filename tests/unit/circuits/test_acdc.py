@@ -81,6 +81,7 @@ def test_progress_is_told_and_wrong_options_are_refused(small):
         acdc.acdc(small, circuits_pairs.Pairs.of_tensors(same.clean, same.clean), "kl")
 
 
+@pytest.mark.slow
 def test_the_circuit_does_not_depend_on_the_hash_seed():
     code = (
         "import json, torch, sonde\n"

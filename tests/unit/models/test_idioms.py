@@ -75,9 +75,9 @@ def test_an_error_names_the_way_and_hasattr_stays_honest(model):
     for owner in (sonde.Model, model):
         assert not hasattr(owner, "from_pretrained")
         with pytest.raises(AttributeError, match=r"sonde\.load"):
-            owner.from_pretrained("gpt2")
+            owner.from_pretrained("gpt2", trust_remote_code=False)
     with pytest.raises(AttributeError, match=r"module 'sonde' has no attribute 'HookedTransformer'; .*sonde\.load"):
-        sonde.HookedTransformer.from_pretrained("gpt2")
+        sonde.HookedTransformer.from_pretrained("gpt2", trust_remote_code=False)
 
 
 @pytest.mark.parametrize("call", [
