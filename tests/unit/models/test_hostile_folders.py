@@ -7,6 +7,7 @@ transformers has it when nothing is wrong, and what was put in is ignored.
 import json
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -369,7 +370,6 @@ def code_for_generation(folder):
     change(folder, "generation_config.json", auto_map={"GenerationConfig": "evil.Config"}, custom_generate="evil")
     (folder / "custom_generate").mkdir()
     (folder / "custom_generate" / "generate.py").write_text(CODE + "def generate(model, **_):\n    pass\n")
-    (folder / "custom_generate" / "requirements.txt").write_text("evil\n")
 
 
 def code_in_processors(folder):
@@ -409,7 +409,7 @@ def other_tokenizer(folder):
 
 
 def files_named_by_the_special_tokens(folder):
-    change(folder, "special_tokens_map.json", tokenizer_file=other_tokenizer(folder), tokenizer_object="evil")
+    change(folder, "special_tokens_map.json", tokenizer_file=other_tokenizer(folder), truncation_side="evil")
 
 
 def files_named_by_the_special_tokens_of_a_slow_class(folder):
@@ -471,6 +471,53 @@ HARMLESS = (
     results_of_another_shape,
 )
 TOKENS = torch.arange(12)[None]
+
+# What plain transformers makes of folders that it is told to trust.
+TRUSTING = """
+import json, os, sys, torch, transformers
+for folder in sys.argv[1:]:
+    os.environ["SONDE_TEST_MARK"] = folder + ".ran"
+    found = {}
+    for part in ("ModelForCausalLM", "Tokenizer", "Processor"):
+        try:
+            found[part] = getattr(transformers, "Auto" + part).from_pretrained(folder, trust_remote_code=True)
+        except Exception:
+            found[part] = None
+    network, tokenizer = found["ModelForCausalLM"], found["Tokenizer"]
+    with torch.no_grad():
+        told = [
+            os.path.exists(folder + ".ran"),
+            network and network.eval()(torch.arange(12)[None]).logits.tolist(),
+            tokenizer and tokenizer.encode("hello"),
+        ]
+    print(json.dumps(told))
+"""
+RUNS = (
+    unknown_type_with_code,
+    code_for_a_known_type,
+    code_in_the_tokenizer,
+    code_in_the_tokenizer_of_an_unknown_class,
+    code_in_processors,
+    code_for_generation,
+)
+GIVES_ANOTHER_MODEL = (
+    fifty_layers_over_four,
+    two_layers_of_four,
+    a_weight_less,
+    a_weight_less_and_a_large_one_more,
+    whole_numbers_for_weights,
+    weight_under_two_names,
+    head_left_out_but_untied,
+    files_named_by_the_special_tokens,
+    files_named_by_the_special_tokens_of_a_slow_class,
+)
+READS_WHAT_LIES_OUTSIDE = (
+    shard_above,
+    shard_by_absolute_path,
+    shard_through_a_link,
+    linked_weights,
+    linked_tokenizer,
+)
 
 
 @pytest.mark.parametrize("spoil", HOSTILE, ids=lambda spoil: spoil.__name__)
@@ -550,6 +597,30 @@ def test_rotary_frequencies_without_end_are_not_made(tmp_path):
 
 
 @pytest.mark.slow
+def test_twenty_of_these_folders_do_harm_where_they_are_trusted(saved, tmp_path):
+    harmful = [*RUNS, *GIVES_ANOTHER_MODEL, *READS_WHAT_LIES_OUTSIDE]
+    names = ["honest", *(spoil.__name__ for spoil in harmful)]
+    folders = [shutil.copytree(saved[0], tmp_path / name / name) for name in names]
+    for spoil, folder in zip(harmful, folders[1:], strict=True):
+        (folder / "evil.py").write_text(CODE + CLASSES)
+        spoil(folder)
+    done = subprocess.run(
+        [sys.executable, "-c", TRUSTING, *map(str, folders)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules")},
+    )
+    (_, logits, tokens), *found = [json.loads(line) for line in done.stdout.splitlines()]
+    told = dict(zip(harmful, found, strict=True))
+    assert len(told) == 20
+    assert [spoil.__name__ for spoil in RUNS if not told[spoil][0]] == []
+    assert [spoil.__name__ for spoil in GIVES_ANOTHER_MODEL if told[spoil][1:] == [logits, tokens]] == []
+    assert [spoil.__name__ for spoil in READS_WHAT_LIES_OUTSIDE if told[spoil][1:] != [logits, tokens]] == []
+    assert set(harmful) <= {*HOSTILE, *HARMLESS}
+
+
+@pytest.mark.slow
 def test_a_saved_plain_model_loads_where_nothing_else_was_imported(tmp_path):
     network, tokenizer = tiny.make("tiny-plain")
     network.save_pretrained(tmp_path)
@@ -583,6 +654,32 @@ def test_the_code_of_a_folder_does_not_run_when_its_tokenizer_is_looked_for(fold
     network.name_or_path = network.config.name_or_path = str(folder)
     assert adapters.as_model(network).tokenizer.encode("hello") == tiny.tokenizer().encode("hello")
     assert not (folder.parent / MARK).exists()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"model_type": []},
+        {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config"}},
+        {"model_type": "bert"},
+        {"model_type": "gemma3", "text_config": {"hidden_size": "evil"}, "vision_config": 7},
+        {"model_type": "llama", "num_attention_heads": 3, "hidden_size": -1, "tokenizer_class": "evil.Tokenizer"},
+        {"model_type": "llama", "quantization_config": {"quant_method": "evil"}},
+    ],
+)
+def test_a_folder_gives_its_tokenizer_whatever_its_model_is(folder, config):
+    (folder / "config.json").write_text(json.dumps(config))
+    code_in_the_tokenizer(folder)
+    given = loading.load("tiny-llama", tokenizer=folder).tokenizer
+    assert given.encode("hello") == tiny.tokenizer().encode("hello")
+    assert not (folder.parent / MARK).exists()
+
+
+def test_a_configuration_that_is_none_is_refused_where_only_the_tokenizer_is_wanted(folder):
+    config_without_end(folder)
+    with pytest.raises(errors.ModelError, match="is no JSON"):
+        loading.load("tiny-llama", tokenizer=folder)
 
 
 def test_what_a_folder_says_of_ends_is_taken_over(folder):
