@@ -19,11 +19,16 @@ import torch
 from tokenizers import pre_tokenizers
 
 from sonde.core import errors
-from sonde.models import chat, loading, templates, tiny
+from sonde.models import chat, loading, templates, tiny, tokenizer_files
+from sonde.models import tokenizer as models_tokenizer
 
-CASES = pytest.mark.parametrize(
-    "cases", [range(60), pytest.param(range(60, 660), marks=pytest.mark.slow)], ids=["few", "many"]
-)
+
+def played(few):
+    """Marks a test that plays so many cases, and as a slow test ten times as many others."""
+    many = pytest.param(range(few, 11 * few), marks=pytest.mark.slow)
+    return pytest.mark.parametrize("cases", [range(few), many], ids=["few", "many"])
+
+
 SECONDS, MEGABYTES = 20, 1_000
 WORDS = (
     "",
@@ -118,11 +123,11 @@ def mutated(data, rng):
             holder = holder[key]
         action = rng.randrange(5)
         if action == 0 and isinstance(holder, dict):
-            del holder[last]
+            holder.pop(last, None)
         elif action == 1 and isinstance(holder, list):
             holder.append(copy.deepcopy(holder[last]))
         elif action == 2 and isinstance(holder, dict):
-            holder[rng.choice([*WORDS, *holder])] = holder[last]
+            holder[rng.choice([*WORDS, *holder])] = holder.get(last)
         else:
             holder[last] = value(rng)
     return data
@@ -164,7 +169,7 @@ def folder(honest, tmp_path):
     return shutil.copytree(honest, tmp_path / "model")
 
 
-@CASES
+@played(15)
 def test_a_fuzzed_configuration_is_refused_or_works(folder, cases):
     original = json.loads((folder / "config.json").read_text())
     for case in cases:
@@ -225,7 +230,7 @@ PARTS = {
 }
 
 
-@CASES
+@played(60)
 def test_a_fuzzed_tokenizer_is_refused_or_works(honest, folder, cases):
     share = next(i for i, name in enumerate(NAMES) if honest.name.startswith(name))
     for case in cases[share :: len(NAMES)]:  # they have the same tokenizer
@@ -235,6 +240,44 @@ def test_a_fuzzed_tokenizer_is_refused_or_works(honest, folder, cases):
         tried(folder, case)
         (folder / name).unlink() if kept is None else (folder / name).write_bytes(kept)
     assert tried(folder, "original")
+
+
+WORDS_AND_MERGES = {
+    "vocab.json": b'{"a": 0, "b": 1, "ab": 2, "<s>": 3, "H": 4}',
+    "merges.txt": b"#version: 0.2\na b\n",
+    "vocab.txt": b"[UNK]\n[CLS]\n[SEP]\n[PAD]\n[MASK]\na\nb\n##b\n",
+    "added_tokens.json": b'{"<new>": 9}',
+    "special_tokens_map.json": b'{"bos_token": "<s>", "unk_token": {"content": "[UNK]", "lstrip": false}, "mask_token": "[M]"}',
+    "chat_template.jinja": tiny.CHAT_TEMPLATE.encode(),
+}
+
+
+@played(40)
+@pytest.mark.parametrize("kind", ["GPT2Tokenizer", "BertTokenizer", "Qwen2Tokenizer"])
+def test_fuzzed_files_of_older_tokenizers_are_refused_or_work(tmp_path, cases, kind):
+    original = WORDS_AND_MERGES | {"tokenizer_config.json": json.dumps({"tokenizer_class": kind}).encode()}
+
+    def works(case):
+        with bounded(case):
+            try:
+                found = models_tokenizer.load(tmp_path)
+                tokenizer_files.decode(found, tokenizer_files.encode(found, "Hello, ab"))
+                chat.render(found, [{"role": "user", "content": "ab"}])
+            except errors.SondeError:
+                return False
+        return True
+
+    for name, content in original.items():
+        (tmp_path / name).write_bytes(content)
+    assert works("original")
+    for case in cases:
+        rng = random.Random(case)
+        name = rng.choice(sorted(original))
+        data = json.loads(original[name]) if name.endswith(".json") and rng.random() < 0.6 else None
+        fuzzed = corrupted(original[name], rng) if data is None else json.dumps(mutated(data, rng)).encode()
+        (tmp_path / name).write_bytes(fuzzed)
+        works(case)
+        (tmp_path / name).write_bytes(original[name])
 
 
 def write_gguf(path, *, layers=2, said=None, tensors=None, **keys):
@@ -278,7 +321,7 @@ def write_gguf(path, *, layers=2, said=None, tensors=None, **keys):
     return path
 
 
-@CASES
+@played(60)
 def test_a_fuzzed_gguf_file_is_refused_or_works(tmp_path, cases, capfd):
     original = write_gguf(tmp_path / "original.gguf").read_bytes()
     header = original.index(b"blk.1.ffn_down.weight") + 60
@@ -404,7 +447,7 @@ def template(rng, depth=0):
     return rng.choice(TAGS).format(expression(rng), template(rng, depth + 1))
 
 
-@CASES
+@played(60)
 def test_a_fuzzed_template_is_refused_or_rendered(cases, monkeypatch):
     monkeypatch.setattr(templates, "SECONDS", 1)
     tokenizer = tiny.tokenizer()
