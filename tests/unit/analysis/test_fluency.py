@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import sonde
+from sonde import testing
 from sonde.analysis import fluency
 from sonde.core import errors, spans
 
@@ -27,7 +28,7 @@ def each(request):
 
 @pytest.fixture(scope="module")
 def games(each, tmp_path_factory):
-    """Three games that share the encoding of their beginning, so that none has the tokens of its prompts recorded."""
+    """Three games that share the encoding of their beginning; of their tokens nothing is missing."""
     return play(each, tmp_path_factory.mktemp("runs")).trajectories
 
 
@@ -71,9 +72,21 @@ def test_prompts_made_again_from_the_conversation_are_those_that_were_recorded(l
     shared = play(llama, tmp_path / "shared").trajectories
     capture = {"hook_filter": STEER, "positions": "last_prompt"}
     filtered = play(llama, tmp_path / "filtered", capture=capture).trajectories
+    assert all(one.records.count < other.records.count for one, other in zip(filtered, whole, strict=True))
     for some, every in ((shared, whole), (filtered, whole)):
-        assert all(one.records.count < other.records.count for one, other in zip(some, every, strict=True))
         assert [fluency.passages_of(llama, one) for one in some] == [fluency.passages_of(llama, one) for one in every]
+
+
+@pytest.mark.parametrize("step", [None, 1])
+def test_prompts_are_made_again_with_the_clients_template_and_of_a_fork_with_its_past(llama, step):
+    template = "{% for m in messages %}[{{ m['role'] }}: {{ m['content'] }}]{% endfor %}"
+    settings = {"temperature": 0.8, "max_new_tokens": 6, "seed": 3}
+    client = sonde.HookedTransformerLLMClient(llama, generation_kwargs=settings, chat_template=template)
+    environment = testing.ScriptedEnvironment(testing.scripted_tasks()[:1])
+    parent = sonde.run_episode(environment, client)  # which records one token of each prompt
+    episode = parent if step is None else parent.fork(step)[0]
+    drawn = np.concatenate([note["logprobs"] for note in episode.step_metadata])
+    assert fluency.mean_logprobs(llama, [episode]) == [pytest.approx(np.mean(drawn), abs=1e-4)]
 
 
 def test_a_conversation_that_grows_is_one_passage(llama, whole):
@@ -186,7 +199,7 @@ def test_prompts_neither_recorded_nor_to_be_made_again_are_refused(llama):
 
 
 def test_another_conversation_than_was_played_is_refused(llama, tmp_path):
-    trajectory = play(llama, tmp_path)[0].trajectory
+    trajectory = play(llama, tmp_path, capture={"hook_filter": STEER, "positions": "last_prompt"})[0].trajectory
     trajectory.steps[0].metadata["observation"]["messages"][0]["content"] += " And now for something else."
     with pytest.raises(errors.CaptureError, match="prompt of step 0, made again from its conversation"):
         fluency.mean_logprobs(llama, [trajectory])
