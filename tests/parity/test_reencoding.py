@@ -1,7 +1,8 @@
 """Random intervention programs over whole conversations, against a reference that encodes each step from scratch.
 
-A program is a batch of conversations on one of 13 architectures, each with a policy that drops turns, interventions of its
-own, given to the client or a manager, perhaps a capture, a temperature, an edited history. Compared are the prompt, the
+A program is a batch of conversations on one of 13 architectures, which step together or pause and join each other, each with a
+policy that drops turns, interventions of its own, given to the client or a manager, perhaps a capture, a temperature, an
+edited history. Compared are the prompt, the
 tokens, their log-probabilities and every value recorded. Tolerance: 1e-4 of the largest value, or of 1 if that is larger.
 """
 
@@ -21,7 +22,7 @@ import transformers
 
 import sonde
 from sonde.core import interventions as I
-from sonde.models import families, tiny
+from sonde.models import families, requests, tiny
 
 TOLERANCE = 1e-4
 CONTEXT = 120
@@ -205,6 +206,8 @@ def program(seed, model):
         specs = [
             intervention(draw, model) for _ in range(draw.choice([0, 1, 2, 2, 3]) if index else draw.choice([1, 2, 3]))
         ]
+        if rows and rows[-1].own and draw.chance(0.3):  # what another row has, in another order
+            turns, specs = rows[-1].turns, [*reversed(rows[-1].own)]
         orders = [spec for spec in specs if isinstance(spec, I.LayerOrder)]
         specs = [spec for spec in specs if spec not in orders[1:]]  # only one can hold at a time
         cut = draw.randrange(len(specs) + 1) if draw.chance(0.4) else len(specs)
@@ -309,16 +312,29 @@ class Chat:
 # ------------------------------------------------------------------------------------------------ playing
 
 
-async def play(model, rows):
-    """Plays a program as batches; gives for each row its steps, answers and trajectory."""
+async def play(model, rows, draw):
+    """Plays a program; gives for each row its steps, answers and trajectory.
+
+    Rows step together, or each at its own pace: then all pause after some tokens, those that are answered go on at once or wait
+    a while, and come back among others that are in the middle of an answer.
+    """
     players = [Player(model, row) for row in rows]
-    for number in range(max(len(row.turns) for row in rows)):
-        going = [player for player in players if number < len(player.row.turns)]
-        pending = [await player.ask(number) for player in going]
-        asked = [one.asked for one in pending]
-        answers = model.wait(model.submit(asked), asked)
-        for player, one, answer in zip(going, pending, answers, strict=True):
-            player.take(one, answer)
+    paced, under_way = draw.chance(0.5), {}
+    while going := [player for player in players if len(player.answers) < len(player.row.turns)]:
+        ready = [player for player in going if player in under_way or not paced or draw.chance(0.7)]
+        for player in ready:
+            if player not in under_way:
+                pending = await player.ask(len(player.answers))
+                under_way[player] = pending, pending.asked
+        items = [under_way[player][1] for player in ready]
+        limit = draw.choice([1, 2, 3, None]) if paced else None
+        outcomes = [answer.result() for answer in model.submit_for(items, limit)] if items else []
+        for player, outcome in zip(ready, outcomes, strict=True):
+            pending, _ = under_way.pop(player)
+            if isinstance(outcome, requests.Paused):
+                under_way[player] = pending, outcome
+            else:
+                player.take(pending, outcome)
     for player in players:
         player.leave()
     return players
@@ -432,10 +448,10 @@ def drawn(logits, sampling, seed, tokens, where):
             assert token == int(np.searchsorted(limits, point, side="right")), where
 
 
-def compare(model, reference, rows):
+def compare(model, reference, seed):
     """Plays a program both ways; the largest deviation, and in how many steps turns were dropped."""
     worst, dropped = 0.0, 0
-    for player in asyncio.run(play(model, rows)):
+    for player in asyncio.run(play(model, program(seed, model), Draw(seed))):
         episode = reencoding.Episode([*player.row.own, *player.row.managed])
         recorded = sorted(player.row.recorded)
         for step, answer in zip(player.steps, player.answers, strict=True):
@@ -477,7 +493,7 @@ def test_a_random_program_agrees_with_encoding_every_step_from_scratch(pairs, se
     model, reference = pairs(list(ARCHITECTURES)[seed % len(ARCHITECTURES)])
     if seed % 2:  # otherwise what earlier programs left in the cache is there too
         model.pool.entries.clear()
-    compare(model, reference, program(seed, model))
+    compare(model, reference, seed)
 
 
 def test_the_programs_have_all_there_is_in_them(pairs):
@@ -503,5 +519,5 @@ def test_the_programs_have_all_there_is_in_them(pairs):
 
 def test_conversations_of_the_programs_outgrow_the_context(pairs):
     model, reference = pairs("llama")
-    _, dropped = compare(model, reference, program(1, model))
+    _, dropped = compare(model, reference, 1)
     assert dropped > 0

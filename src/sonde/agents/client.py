@@ -184,8 +184,10 @@ class HookedTransformerLLMClient:
         conversation.busy = False
         return _response(generation, pending.prompt, pending.step)
 
-    async def recall(self, request: records.LLMRequest, text: str, tokens: tuple[int, ...]) -> None:
+    async def recall(self, request: records.LLMRequest, text: str, tokens: tuple[int, ...]) -> requests.Request:
         """Takes a step that was played before into its conversation; the model does not run.
+
+        Returns what it was asked then.
 
         Args:
             request: What was asked.
@@ -205,6 +207,7 @@ class HookedTransformerLLMClient:
             persisted=requests.persisting(asked, end),
         )
         self.complete(pending, generation)
+        return asked
 
     def _prompt(
         self, request: records.LLMRequest, messages: list[dict[str, Any]], conversation: conversations.Conversation

@@ -23,7 +23,7 @@ from sonde.capture import joining
 from sonde.capture import manager as capture_manager
 from sonde.capture import trajectory as capture_trajectory
 from sonde.core import errors, interventions
-from sonde.models import adapters, identity, riders
+from sonde.models import adapters, identity, requests, riders
 from sonde.models import model as models_model
 
 Specs = tuple[interventions.Intervention, ...]
@@ -66,6 +66,7 @@ class Origin:
             model=model.cfg.model_name,
             episodes=1,
             conditions={"": (*models_model.bind_hooks(client.fwd_hooks, model), *_in_force(model))},
+            seed=int(generation.get("seed") or 0) % 2**64,  # which may be negative there
             max_steps=int(max_steps) if max_steps else None,
             capture=capture,
             generation={
@@ -78,6 +79,16 @@ class Origin:
         if client.tokenizer is not model.tokenizer:
             chat["tokenizer"] = client.tokenizer
         return cls(settings, lambda: env.with_task(task), model, plans.Plan(0, 0), identity.outline(model), chat)
+
+    def check_open(self) -> None:
+        """Refuses a model that was closed: one given by name is, when its run is over."""
+        try:
+            self.model.check_open()
+        except errors.ModelError as error:
+            raise errors.EpisodeError(
+                "the model that played this episode is closed: give sonde.play a model, not a name, and keep it open; or take the "
+                "episode from sonde.resume(run, model)"
+            ) from error
 
     @property
     def under(self) -> Specs:
@@ -167,7 +178,7 @@ class EpisodeTrajectory(capture_trajectory.TrajectoryActivations):
             if told is None:
                 raise errors.EpisodeError(
                     f"{folder} does not say how to go on with the episode: save a trajectory of sonde.play or run_episode, or "
-                    "of a fork its .whole; an episode of a run is forked from sonde.resume(run)[0].trajectory"
+                    "of a fork its .whole; an episode of a run is forked from sonde.resume(run, model)[0].trajectory"
                 )
             found.origin = Origin.from_json(told, model, environment)
         return found
@@ -212,14 +223,15 @@ class EpisodeTrajectory(capture_trajectory.TrajectoryActivations):
             )
         if not 0 <= step < len(self):
             raise errors.EpisodeError(f"no step {step} to fork at: the episode has steps 0 to {len(self) - 1}")
-        number, known = self.first + step, self._all_moments()
+        number, known = self.first + step, self.all_moments()
         held: list[Specs] = []
         for until, under in self.origin.before(number):
             held += [under] * (until - len(held))
         return list(zip(known[:number], held, strict=True))
 
-    def _all_moments(self) -> list[history.Moment]:
-        before = self.parent._all_moments()[: self.first] if self.parent is not None else []
+    def all_moments(self) -> list[history.Moment]:
+        """The steps of the whole episode, those before a fork included."""
+        before = self.parent.all_moments()[: self.first] if self.parent is not None else []
         return [*before, *self.moments]
 
     def fork(
@@ -245,10 +257,11 @@ class EpisodeTrajectory(capture_trajectory.TrajectoryActivations):
             included; `whole` has the steps before as well. Inside an event loop, a coroutine of that.
 
         Raises:
-            EpisodeError: There is no such step, or the environment cannot be taken back there.
+            EpisodeError: There is no such step, the environment cannot be taken back there, or the model is closed.
         """
         past, origin = self.past(step), self.origin
         assert origin is not None
+        origin.check_open()
         if n < 1:
             raise errors.RequestError(f"n must be at least 1, got {n}")
         before = origin.settings
@@ -283,6 +296,33 @@ class EpisodeTrajectory(capture_trajectory.TrajectoryActivations):
                 fork.first, fork.parent = len(past), self
                 done.append(fork)
         return done
+
+
+def asked(model: models_model.Model, trajectory: capture_trajectory.TrajectoryActivations) -> list[requests.Request]:
+    """What the model was asked in every step, made again from the conversation, for a fork with its past; it does not run.
+
+    Raises:
+        EpisodeError: The trajectory was recorded without its conversation.
+    """
+    origin = getattr(trajectory, "origin", None)
+    generation: dict[str, Any] = dict(origin.settings.generation) if origin is not None else {}
+    policy = generation.pop("context_policy", "error")
+    client = agents_client.HookedTransformerLLMClient(
+        model, generation_kwargs=generation, context_policy=policy, **(origin.chat if origin is not None else {})
+    )
+    whole = isinstance(trajectory, EpisodeTrajectory)
+    moments = trajectory.all_moments() if whole else history.moments(trajectory)
+    found = [_at_once(client.recall(one.observation, one.text, one.tokens)) for one in moments]
+    return found[trajectory.first :] if whole else found
+
+
+def _at_once(work: Coroutine[Any, Any, requests.Request]) -> requests.Request:
+    """The result of a coroutine that waits for nothing: a client without hooks has nothing to wait for."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("a client without hooks waited for something")
 
 
 def _predictable(client: Any) -> bool:

@@ -19,18 +19,16 @@ import contextvars
 import copy
 import dataclasses
 import itertools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from sonde.agents import client as agents_client
-from sonde.agents import history
+from sonde.agents import trajectories
 from sonde.capture import trajectory as capture_trajectory
 from sonde.core import errors, spans
 from sonde.models import model as models_model
-from sonde.models import requests
 
 #: Tokens, padding included, that are run at once: their logits are the most of what is held in memory.
 MOST_TOKENS = 2048
@@ -211,7 +209,7 @@ def _prompts(model: models_model.Model, trajectory: capture_trajectory.Trajector
     if all((kept < length).sum() == length for kept, length in zip(slots, lengths, strict=True)):
         return [tuple(tokens[:length]) for tokens, length in zip(recorded, lengths, strict=True)]
     try:
-        prompts = contextvars.Context().run(_made_again, model, trajectory)
+        prompts = [one.tokens for one in trajectories.asked(model, trajectory)]
     except errors.EpisodeError as error:
         raise errors.CaptureError(
             f"of the prompts only some tokens were recorded, and no conversation ({error}): record positions='all' to judge "
@@ -225,41 +223,6 @@ def _prompts(model: models_model.Model, trajectory: capture_trajectory.Trajector
                 f"the one that was played, of {lengths[step]}: give the model that played it, or record positions='all'"
             )
     return prompts
-
-
-def _made_again(
-    model: models_model.Model, trajectory: capture_trajectory.TrajectoryActivations
-) -> list[tuple[int, ...]]:
-    """Prompts as a client made them from the conversation; the model does not run."""
-    origin = getattr(trajectory, "origin", None)
-    generation = dict(origin.settings.generation) if origin is not None else {}
-    policy = generation.pop("context_policy", "error")
-    client = agents_client.HookedTransformerLLMClient(model, generation_kwargs=generation, context_policy=policy)
-    prompts: list[tuple[int, ...]] = []
-    for moment in history.moments(trajectory):
-        pending = _at_once(client.prepare(dataclasses.replace(moment.observation, metadata=None)))
-        prompts.append(pending.asked.tokens)
-        client.complete(
-            pending,
-            requests.Generation(
-                text=moment.text,
-                tokens=moment.tokens,
-                logprobs=(),
-                finish_reason="stop",
-                prompt_tokens=len(pending.asked.tokens),
-                encoded_tokens=0,
-            ),
-        )
-    return prompts
-
-
-def _at_once(work: Coroutine[Any, Any, agents_client.Pending]) -> agents_client.Pending:
-    """The result of a coroutine that waits for nothing: a client without hooks has nothing to wait for."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return done.value
-    raise AssertionError("a client without hooks waited for something")
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -162,6 +162,22 @@ async def test_an_episode_whose_client_asks_a_function_for_its_hooks_cannot_be_f
             found.fork(0)
 
 
+def test_a_fork_draws_by_the_seed_of_the_client_that_played_its_parent(model):
+    forks = []
+    for seed in (3, 3, -4):
+        settings = {"temperature": 1.0, "max_new_tokens": 8, "seed": seed}
+        player = sonde.HookedTransformerLLMClient(model, generation_kwargs=settings)
+        forks.append(texts(sonde.run_episode(one(), player, max_steps=2).fork(0)[0]))
+    assert forks[0] == forks[1] != forks[2]
+
+
+def test_an_episode_whose_model_was_loaded_for_the_run_says_how_to_fork_it(tmp_path):
+    by_name = playing.play("20q", "tiny-llama", max_steps=2, generation=GREEDY, runs_dir=tmp_path, run="it")
+    for found in (by_name, playing.resume(tmp_path / "it")):
+        with pytest.raises(errors.EpisodeError, match=r"is closed.*sonde\.resume\(run, model\)"):
+            found[0].trajectory.fork(1)
+
+
 def test_an_episode_of_no_steps_is_still_a_trajectory(model):
     assert len(sonde.run_episode(one(), client(model), max_steps=0)) == 0
 

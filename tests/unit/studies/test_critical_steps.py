@@ -44,7 +44,7 @@ def found(model, tmp_path_factory):
 
 
 def rebuilt(episode):
-    return asyncio.run(contexts.rebuilt(episode.trajectory))
+    return contexts.rebuilt(episode.trajectory)
 
 
 def untimed(folder):

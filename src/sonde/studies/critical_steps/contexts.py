@@ -7,10 +7,8 @@ for every recording, also one that kept only some positions. Costs the tokenisin
 import dataclasses
 from collections.abc import Sequence
 
-from sonde.agents import client as agents_client
 from sonde.agents import trajectories
 from sonde.core import errors
-from sonde.models import requests
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,34 +41,24 @@ class Context:
         return other.tokens[:length] == self.tokens and other.positions[:length] == self.positions
 
 
-async def rebuilt(trajectory: trajectories.EpisodeTrajectory) -> list[Context]:
+def rebuilt(trajectory: trajectories.EpisodeTrajectory) -> list[Context]:
     """The contexts of all steps.
 
     Raises:
         EpisodeError: The episode cannot be gone on with, or a step has no response.
     """
-    origin = trajectory.origin
-    if origin is None:
+    if trajectory.origin is None:
         raise errors.EpisodeError("this trajectory does not know its environment: play it with sonde.play")
-    generation = dict(origin.settings.generation)
-    policy = generation.pop("context_policy", "error")
-    client = agents_client.HookedTransformerLLMClient(origin.model, generation_kwargs=generation, context_policy=policy)
+    moments = trajectory.moments
+    silent = next((step for step, moment in enumerate(moments) if not moment.tokens), None)
+    if silent is not None:
+        raise errors.EpisodeError(f"step {silent} has no response to look at: the model was not asked in it")
     found = []
-    for step, moment in enumerate(trajectory.moments):
-        if not moment.tokens:
-            raise errors.EpisodeError(f"step {step} has no response to look at: the model was not asked in it")
-        pending = await client.prepare(moment.observation)
-        asked = pending.asked
+    for asked, moment in zip(trajectories.asked(trajectory.origin.model, trajectory), moments, strict=True):
         positions = asked.positions or tuple(range(len(asked.tokens)))
         after = positions[-1] + 1
-        found.append(
-            Context(
-                (*asked.tokens, *moment.tokens),
-                len(asked.tokens),
-                (*positions, *range(after, after + len(moment.tokens))),
-            )
-        )
-        client.complete(pending, _known(moment.text, moment.tokens, len(asked.tokens)))
+        places = (*positions, *range(after, after + len(moment.tokens)))
+        found.append(Context((*asked.tokens, *moment.tokens), len(asked.tokens), places))
     return found
 
 
@@ -81,9 +69,3 @@ def ends(contexts: Sequence[Context]) -> list[int]:
     for step in range(last - 1, -1, -1):
         found[step] = found[step + 1] if contexts[step].continued_by(contexts[step + 1]) else step
     return found
-
-
-def _known(text: str, tokens: tuple[int, ...], prompt_tokens: int) -> requests.Generation:
-    return requests.Generation(
-        text=text, tokens=tokens, logprobs=(), finish_reason="stop", prompt_tokens=prompt_tokens, encoded_tokens=0
-    )

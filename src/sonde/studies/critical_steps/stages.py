@@ -99,7 +99,7 @@ class Work:
             path = self.folder / stage / f"{index:05d}.json"
             if not path.exists():
                 means = await self._mean(stage, sites)
-                moved = screening.screen(self.model, await self._rebuilt(index), means, plan)
+                moved = screening.screen(self.model, self._rebuilt(index), means, plan)
                 told = {str(step): [dataclasses.asdict(one) for one in row] for step, row in moved.items()}
                 documents.keep(path, {"moved": told})
             moved = documents.kept(path)["moved"]
@@ -114,7 +114,7 @@ class Work:
         if stage not in self._means:
             path = self.folder / stage / "means.safetensors"
             if not path.exists():
-                whole = [await self._rebuilt(index) for index in range(len(self.episodes))]
+                whole = [self._rebuilt(index) for index in range(len(self.episodes))]
                 found = ablating.means_of(self.model, whole, sites)
                 disk.make_dirs(path.parent)
                 with disk.explained(path):
@@ -202,9 +202,9 @@ class Work:
         found.origin = dataclasses.replace(found.origin, model=self.model)
         return found
 
-    async def _rebuilt(self, index: int) -> list[contexts.Context]:
+    def _rebuilt(self, index: int) -> list[contexts.Context]:
         if index not in self._contexts:
-            self._contexts[index] = await contexts.rebuilt(self._trajectory(index))
+            self._contexts[index] = contexts.rebuilt(self._trajectory(index))
         return self._contexts[index]
 
 
