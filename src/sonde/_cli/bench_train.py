@@ -123,9 +123,14 @@ def train_core(
     only: Annotated[str | None, typer.Option(help="Only these cases, as 3,7,14.")] = None,
     group: Annotated[str, typer.Option(help="Which cases: core, released, all.")] = "core",
     batch_size: Batch = 128,
+    ship: Annotated[bool, typer.Option("--ship", help="Put models of 99.5 % or more into the package.")] = False,
     out: Out = None,
 ) -> None:
-    """Train the cases of a group, small ones first, with up to three tries each; resumable over days."""
+    """Train the cases of a group, small ones first, with up to three tries each; resumable over days.
+
+    Several processes may be given the same folder: they share the work. With --ship every model that is good enough is
+    put beside those that come with Sonde as soon as it is finished, in place of an outdated one.
+    """
     from rich import console
 
     from sonde.bench import cases, shipped, suite
@@ -140,11 +145,16 @@ def train_core(
 
     def told(case: int, number: int, one: Any) -> None:
         _say(screen, f"case {case}, try {number}, {_line(one)}")
+        if ship:
+            shipped.collect(folder, seeds=recipe.seeds, only=[str(case)])
 
     with screens.stopped(screen, f"the same command and --out {folder}"), screens.bars(screen, single=True) as bar:
         found = suite.train(ids, recipe, folder, report=told, tell=bar)
     good = sum(suite.score(one) >= 0.995 for many in found.values() for one in many)
     _say(screen, f"{good} of {sum(map(len, found.values()))} models at 99.5 % or more: {folder}")
+    if ship and (old := shipped.list_outdated()):
+        named = ", ".join(f"case {case} seed {seed}" for case, seed in old)
+        _say(screen, f"Outdated in {shipped.EMBEDDED}, not listed and best removed: {named}")
 
 
 def _train(case: str, out: Path | None, *, begin: str | None, **given: Any) -> None:

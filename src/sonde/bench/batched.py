@@ -2,7 +2,7 @@
 
     weights = batched.draw(shape, seeds=[0, 1, 2])                       # Float[seed parameter]: one row per model
     found = batched.run(shape, weights, tokens)                          # logits and what every node wrote
-    other = batched.run(shape, weights, tokens, swap=batched.Swap(found.kept, nodes))
+    other = batched.run(shape, weights, tokens, swap=batched.Swap(found.kept, masks))
 
 The models are `plain.PlainForCausalLM`s of one shape; `to_plain` and `from_plain` convert one. All parameters of a model are
 one row of a matrix, so that gradients are clipped, and Adam steps, per model with a handful of operations.
@@ -10,8 +10,10 @@ one row of a matrix, so that gradients are clipped, and Adam steps, per model wi
 1. Activations are `seed feature position row`: rows last, so that the many tiny products of narrow heads run over long
    vectors; wide heads go through torch's attention kernel.
 2. A swap has its values from an earlier run on other tokens: `where(mask, there, here)` after each head and each MLP. Masks
-   are per model and row. With several `groups` the same tokens run several times, each group with masks of its own.
-3. `exchanged` is both runs in one, for training: a third less time, because much of them is the same.
+   are per model and row. With several `groups` the same tokens run several times, each group with masks of its own. Tokens may
+   be more or fewer than in the earlier run: positions that both have are swapped, the others keep what is their own.
+3. `exchanged` is both runs in one, for training: a third less time, because much of them is the same. Runs on inputs of
+   different lengths are two.
 
 Costs, with narrow heads, per layer and row about as much as the products and activations themselves; the overhead of an
 operation is paid once for all models.
@@ -142,16 +144,31 @@ class Kept:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Masks:
+    """Which nodes write something else than what they would.
+
+    Nodes are as in `Graph.sources` without `input`: each layer's heads, then its MLP.
+
+    Attributes:
+        swapped: Those whose outputs are replaced by the ones on other inputs, per model, group and row.
+        silent: Those that write nothing at all; None for none.
+    """
+
+    swapped: Bool[Tensor, "seed group row node"]
+    silent: Bool[Tensor, "seed group row node"] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Swap:
     """Whose outputs are replaced by those of an earlier run.
 
     Attributes:
         there: The earlier run: as many rows as tokens are given.
-        nodes: Per model, group and row; nodes as in `Graph.sources` without `input`: each layer's heads, then its MLP.
+        masks: Which are.
     """
 
     there: Kept
-    nodes: Bool[Tensor, "seed group row node"]
+    masks: Masks
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -228,13 +245,16 @@ def run(
     groups: int = 1,
 ) -> Found:
     """Runs every model on the same tokens, once per group of swaps."""
-    masks = [] if swap is None else _by_layer(shape, swap.nodes)
+    masks = [] if swap is None else _by_layer(shape, swap.masks.swapped)
+    still = [] if swap is None or swap.masks.silent is None else _by_layer(shape, swap.masks.silent)
     kept: dict[str, list[Tensor]] = {"heads": [], "mlp": []}
 
     def change(layer: int, part: str, wrote: Tensor) -> Tensor:
         if swap is not None:
             there = swap.there.heads if part == "heads" else swap.there.mlps
-            wrote = torch.where(masks[layer][part], there[layer].unsqueeze(-2), wrote)
+            wrote = _swapped(wrote, there[layer], masks[layer][part])
+        if still:
+            wrote = wrote.masked_fill(still[layer][part], 0.0)
         kept[part].append(wrote.flatten(-2))
         return wrote
 
@@ -247,8 +267,8 @@ def run(
 def exchanged(
     shape: Shape,
     weights: Float[Tensor, "seed parameter"],
-    pair: tuple[Int[Tensor, "row pos"], Int[Tensor, "row pos"]],
-    nodes: Bool[Tensor, "seed group row node"],
+    pair: tuple[Int[Tensor, "row pos"], Int[Tensor, "row there"]],
+    masks: Masks,
     *,
     counted: slice | list[int] = EVERY,
     detached: bool = False,
@@ -261,18 +281,35 @@ def exchanged(
     Args:
         shape: Of the models.
         weights: Of the models.
-        pair: The inputs, and as many others.
-        nodes: Which are replaced, as in `Swap`.
+        pair: The inputs, and as many others; these may have another length.
+        masks: Which nodes are replaced.
         counted: The positions that count.
         detached: No gradient flows through what is swapped in.
     """
-    masks, values, (base, other) = _by_layer(shape, nodes), parts(shape, weights), pair
+    base, other = pair
+    if base.shape[1] != other.shape[1]:
+        there = run(shape, weights.detach() if detached else weights, other).kept
+        found = run(shape, weights, base, swap=Swap(there, masks), groups=masks.swapped.shape[1])
+        return found.logits[:, :, :, counted]
+    swapped, silent, values = _by_layer(shape, masks.swapped), masks.silent, parts(shape, weights)
+    still = [] if silent is None else _by_layer(shape, F.pad(silent, (0, 0, 0, 0, 1, 0)))  # the others never are
     stream = _embedded(shape, values, torch.cat([other, base])).unflatten(-1, (2, -1))
 
     def change(layer: int, part: str, wrote: Tensor) -> Tensor:
-        return exchanging.exchange(wrote, masks[layer][part], detached=detached)
+        wrote = exchanging.exchange(wrote, swapped[layer][part], detached=detached)
+        return wrote.masked_fill(still[layer][part], 0.0) if still else wrote
 
     return _through(shape, values, stream, change, counted)[:, 1:]
+
+
+def _swapped(
+    wrote: Float[Tensor, "*any pos group row"], there: Float[Tensor, "*any other row"], mask: Bool[Tensor, "..."]
+) -> Float[Tensor, "*any pos group row"]:
+    """What was written there, where the mask says so and both runs have the position."""
+    shared = min(wrote.shape[-3], there.shape[-2])
+    both, rest = wrote[..., :shared, :, :], wrote[..., shared:, :, :]
+    both = torch.where(mask, there[..., :shared, :].unsqueeze(-2), both)
+    return torch.cat([both, rest], dim=-3) if rest.shape[-3] else both
 
 
 def _embedded(

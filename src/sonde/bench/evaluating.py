@@ -12,7 +12,7 @@ distribution over answers moves from the model's own when the node has its outpu
 were right, which share stays right?
 `iit_acdc`: the circuit that ACDC finds at a threshold against the true one; queries, keys and values of a head are merged.
 
-Pairs are sampled, never all of them. Costs a few forward passes per node over the rows.
+Pairs are sampled, never all of them; they have the greatest length, or different ones where the program reads it (`lengths`). Costs a few forward passes per node over the rows.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from sonde.bench import batched, measuring, shipped, siit
+from sonde.bench import batched, lengths, measuring, shipped, siit
 from sonde.circuits import graph as circuits_graph
 from sonde.core import errors
 
@@ -66,12 +66,12 @@ class Bench:
         self.shape, self.weights = batched.Shape.of(hf.config), batched.from_plain(hf)
         self.pupils = siit.Pupils(self.task, self.shape, [subject.log["places"]])
         rng = np.random.default_rng([3, seed])
-        length = max(self.task.inputs.lengths)
-        self.base, self.other = self.task.inputs.pair(rng, rows, length=length)
+        self.base, self.other = lengths.longest(self.task, rng, rows)
         none = torch.zeros(1, rows, len(self.pupils.nodes), dtype=torch.bool)
-        self.labels, self.others = (
+        self.labels, others = (
             self.task.program.answers(one, one, none)[0, :, self.task.counted] for one in (self.base, self.other)
         )
+        self.others = others[:, : self.labels.shape[1]]
         with torch.no_grad():
             self.there = batched.run(self.shape, self.weights, self.other).kept
             self.logits = batched.run(self.shape, self.weights, self.base).logits[0, 0]
@@ -96,7 +96,7 @@ class Bench:
         chosen = torch.tensor([name in set(nodes) for name in self.nodes])
         masks = chosen.expand(1, 1, len(self.base), -1)
         with torch.no_grad():
-            found = batched.run(self.shape, self.weights, self.base, swap=batched.Swap(there, masks))
+            found = batched.run(self.shape, self.weights, self.base, swap=batched.Swap(there, batched.Masks(masks)))
         return found.logits[0, 0]
 
     def divergence(self, logits: Float[Tensor, "row pos d_out"]) -> Float[Tensor, "row counted"]:

@@ -18,10 +18,12 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from sonde.bench import batched, correspondence, sampling
+from sonde.bench import batched, correspondence, identity, sampling
 from sonde.circuits import graph as circuits_graph
 
-GRID = 1024.0
+#: The answer where a program has none: a swap can make a state that it never meets.
+UNKNOWN = -1
+SURE = 0.9
 
 
 @runtime_checkable
@@ -34,9 +36,13 @@ class Program(Protocol):
         ...
 
     def answers(
-        self, base: Int[Tensor, "row pos"], other: Int[Tensor, "row pos"], swapped: Bool[Tensor, "group row node"]
+        self, base: Int[Tensor, "row pos"], other: Int[Tensor, "row there"], swapped: Bool[Tensor, "group row node"]
     ) -> Shaped[Tensor, "group row pos"]:
-        """Its answers at every position; the nodes of the circuit, in order, have their outputs on `other` where asked."""
+        """Its answers at every position; the nodes of the circuit, in order, have their outputs on `other` where asked.
+
+        A node is swapped at the positions that both inputs have, and keeps its own at those that the other does not have.
+        Where there is no answer it is `UNKNOWN`.
+        """
         ...
 
 
@@ -50,9 +56,9 @@ class Inputs(Protocol):
         ...
 
     def pair(
-        self, rng: np.random.Generator, rows: int, *, length: int | None = None
-    ) -> tuple[Int[Tensor, "row pos"], Int[Tensor, "row pos"]]:
-        """Base inputs and others, all of one length."""
+        self, rng: np.random.Generator, rows: int, *, length: int | None = None, other: int | None = None
+    ) -> tuple[Int[Tensor, "row pos"], Int[Tensor, "row there"]]:
+        """Base inputs, all of one length, and others, of the same length unless another is given."""
         ...
 
 
@@ -71,6 +77,8 @@ class Task:
         regression: Answers are numbers.
         positions: Those whose answers count; None for all but BOS.
         corrupt: The corruption that circuit finders should use; None to draw other inputs.
+        digest: Changes when what the program does changes; see `identity`.
+        seated: Whose places in trained models it shares, by name; empty for places of its own.
     """
 
     name: str
@@ -83,6 +91,8 @@ class Task:
     regression: bool = False
     positions: tuple[int, ...] | None = None
     corrupt: Callable[[Tensor], Tensor] | None = None
+    digest: str = ""
+    seated: str = ""
 
     @property
     def counted(self) -> slice | list[int]:
@@ -107,17 +117,21 @@ class Compiled:
         return self._circuit
 
     def answers(
-        self, base: Int[Tensor, "row pos"], other: Int[Tensor, "row pos"], swapped: Bool[Tensor, "group row node"]
+        self, base: Int[Tensor, "row pos"], other: Int[Tensor, "row there"], swapped: Bool[Tensor, "group row node"]
     ) -> Shaped[Tensor, "group row pos"]:
         """The class of the highest logit, or the number, at every position."""
         with torch.no_grad():
             chosen = (swapped.float() @ self.seats.float())[None] > 0
-            logits = batched.exchanged(self.shape, self.weights, (base, other), chosen)[0]
+            logits = batched.exchanged(self.shape, self.weights, (base, other), batched.Masks(chosen))[0]
         return self.read(logits)
 
     def read(self, logits: Float[Tensor, "*any d_out"]) -> Shaped[Tensor, "*any"]:
-        """Answers of logits. Ties, where a swap makes a state that the program never meets, go to the first class."""
-        return logits[..., 0] if self.regression else (logits * GRID).round().argmax(dim=-1)
+        """Answers of logits: the number, or the class that has a logit of 1 while the others have 0."""
+        if self.regression:
+            return logits[..., 0]
+        best, answer = logits.max(dim=-1)
+        sure = (best > SURE) & ((logits > 1 - SURE).sum(dim=-1) == 1)
+        return torch.where(sure, answer, UNKNOWN)
 
 
 def of_case(case: Any) -> Task:
@@ -134,6 +148,7 @@ def of_case(case: Any) -> Task:
         n_positions=case.max_length,
         causal=case.causal,
         regression=regression,
+        digest=identity.of_case(case),
     )
 
 

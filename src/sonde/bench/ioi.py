@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
-from sonde.bench import high, sizes
+from sonde.bench import high, identity, sizes
 from sonde.circuits import graph as circuits_graph
 
 NAMES = (
@@ -70,7 +70,7 @@ class Sentences:
     lengths: tuple[int, ...] = (LENGTH,)
 
     def pair(
-        self, rng: np.random.Generator, rows: int, *, length: int | None = None
+        self, rng: np.random.Generator, rows: int, *, length: int | None = None, other: int | None = None
     ) -> tuple[Int[Tensor, "row pos"], Int[Tensor, "row pos"]]:
         """Sentences, and others drawn independently."""
         return _draw(rng, rows), _draw(rng, rows)
@@ -105,13 +105,19 @@ class Program:
 def task(*, next_token: bool = False) -> high.Task:
     """IOI as something to be learned."""
     program, inputs = Program(next_token=next_token), Sentences()
-    if next_token:
-        return high.Task(
-            NEXT, program, inputs, len(_ID), len(WORDS), LENGTH + 1, positions=DECIDED, corrupt=swapped_names
-        )
+    name, answers, positions = (NEXT, WORDS, DECIDED) if next_token else (NAME, NAMES, (LENGTH,))
     return high.Task(
-        NAME, program, inputs, len(_ID), len(NAMES), LENGTH + 1, positions=(LENGTH,), corrupt=swapped_names
-    )
+        name, program, inputs, len(_ID), len(answers), LENGTH + 1, positions=positions, corrupt=swapped_names,
+        digest=_digest(name, program), seated=NAME,
+    )  # fmt: skip
+
+
+def _digest(name: str, program: Program) -> str:
+    """Of the circuit, and of what is said on some sentences with each node swapped."""
+    base, other = Sentences().pair(np.random.default_rng(0), identity.ROWS)
+    swapped = torch.eye(4, 3, dtype=torch.bool)[:, None].expand(-1, len(base), -1)
+    answers = program.answers(base, other, swapped)
+    return identity.of([name, WORDS, program.circuit.names, base.tolist(), answers.tolist()])
 
 
 def examples(n: int = 2) -> list[tuple[str, str]]:

@@ -5,22 +5,25 @@
 
 1. **accuracy**: answers as the program's.
 2. **IIA** (interchange intervention accuracy): the same with a node swapped, in equally many rows for each node. `moved` says in
-   which share of a node's answers the swap matters at all: a node that never matters has an IIA of its accuracy.
-3. **strict**: answers as if nothing had happened with nodes outside the circuit swapped: one, each with probability 1/2, all.
-   The lowest of the three counts.
+   which share of a node's exchanges the swap changes the answer at all: a node that never matters has an IIA of its accuracy.
+3. **strict**: answers as if nothing had happened with nodes outside the circuit swapped: one, each with probability 1/2, all; or silent.
+   The lowest of the four counts.
 
-Answers at all positions but BOS count, each alone. Every length, or seven of them, has the same number of rows. Costs five passes over the rows.
+Answers at all positions but BOS count, each alone, unless the program has none there. Every length, or seven of them, has the same number
+of rows; where the program reads the length (`lengths`) the others are of another length in half of them. Costs six passes over the rows.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional as F
 
-from sonde.bench import siit
+from sonde.bench import high, lengths, siit
 
 CHUNK = 512
 LENGTHS = 7
@@ -33,7 +36,7 @@ class Measured:
     Attributes:
         accuracy: Share of right answers.
         nodes: IIA of each node of the program.
-        moved: Share of the program's answers that swapping each node changes.
+        moved: Share of exchanges of each node that change the program's answer.
         ways: Strict accuracy for each way of swapping.
         answers: How many answers the accuracy is of.
     """
@@ -75,19 +78,24 @@ def measure(
     """Measures every model on the same rows, `rows` of each length; a key fixes them."""
     rng = np.random.default_rng([2, key])
     k, n = len(pupils.nodes), len(weights)
-    hits, moved = torch.zeros(n, 4 + k), torch.zeros(k)
-    seen = torch.zeros(4 + k)
-    for length in spread(pupils.task.inputs.lengths):
-        for first in range(0, rows, CHUNK):
-            found, changed, answers = _chunk(pupils, weights, rng, min(CHUNK, rows - first), length)
-            hits, moved, seen = hits + found, moved + changed, seen + answers
-    shares, moves = (hits / seen).tolist(), (moved / seen[4:]).tolist()
+    first = 1 + len(siit.STRICT)
+    hits, seen, moved, tried = torch.zeros(n, first + k), torch.zeros(first + k), torch.zeros(k), torch.zeros(k)
+    for base, other in _pairs(pupils.task, rng, rows):
+        node = torch.arange(len(base)) % k
+        luck = torch.from_numpy(rng.random((len(base), pupils.free.shape[1]), dtype=np.float32))
+        batch = pupils.judged(base, other, node, luck)
+        found, answers = _right(pupils, weights, batch)
+        hits, seen = hits + found, seen + answers
+        of_node = F.one_hot(node, k).float()
+        changed = lengths.changed(batch.plain, batch.swapped, regression=pupils.task.regression).any(dim=1)
+        moved, tried = moved + changed.float() @ of_node, tried + of_node.sum(dim=0)
+    shares, moves = (hits / seen.clamp(min=1)).tolist(), (moved / tried.clamp(min=1)).tolist()
     return [
         Measured(
             accuracy=row[0],
-            nodes=dict(zip(pupils.nodes, row[4:], strict=True)),
+            nodes=dict(zip(pupils.nodes, row[first:], strict=True)),
             moved=dict(zip(pupils.nodes, moves, strict=True)),
-            ways=dict(zip(siit.STRICT, row[1:4], strict=True)),
+            ways=dict(zip(siit.STRICT, row[1:first], strict=True)),
             answers=int(seen[0]),
         )
         for row in shares
@@ -101,22 +109,31 @@ def spread(lengths: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(lengths[round(index * (len(lengths) - 1) / (LENGTHS - 1))] for index in range(LENGTHS))
 
 
-def _chunk(
-    pupils: siit.Pupils, weights: Float[Tensor, "seed parameter"], rng: np.random.Generator, rows: int, length: int
-) -> tuple[Float[Tensor, "seed group"], Float[Tensor, "node"], Float[Tensor, "group"]]:
-    """Right answers, answers that moved, and all answers: behaviour, three strict ways, then each node."""
-    base, other = pupils.task.inputs.pair(rng, rows, length=length)
-    node = torch.arange(rows) % len(pupils.nodes)
-    luck = torch.from_numpy(rng.random((rows, pupils.free.shape[1]), dtype=np.float32))
-    batch = pupils.judged(base, other, node, luck)
-    masks = [pupils.masks(batch, "behaviour"), *(pupils.masks(batch, "strict", way) for way in siit.STRICT)]
-    masks = torch.stack([*masks, pupils.masks(batch, "iit")], dim=1)
-    right = torch.stack([batch.plain] * 4 + [batch.swapped])
+def _pairs(task: high.Task, rng: np.random.Generator, rows: int) -> Iterator[lengths.Two]:
+    """So many rows of each length, in chunks; others of another length in half of them where the program reads it."""
+    known = task.inputs.lengths
+    for length in spread(known):
+        for first in range(0, rows, CHUNK):
+            count = min(CHUNK, rows - first)
+            if not lengths.mixed(task):
+                yield task.inputs.pair(rng, count, length=length)
+                continue
+            apart = [one for one in known if one != length]
+            yield task.inputs.pair(rng, count - count // 2, length=length)
+            yield task.inputs.pair(rng, count // 2, length=length, other=int(rng.choice(apart)))
+
+
+def _right(
+    pupils: siit.Pupils, weights: Float[Tensor, "seed parameter"], batch: siit.Batch
+) -> tuple[Float[Tensor, "seed group"], Float[Tensor, "group"]]:
+    """Right answers and all answers: behaviour, the strict ways, then each node."""
+    ways = [("behaviour", "all"), *(("strict", way) for way in siit.STRICT), ("iit", "all")]
+    masks = torch.stack([pupils.masks(batch, *way) for way in ways], dim=1)
+    silent = torch.stack([pupils.silent(batch, *way) for way in ways], dim=1)
+    right = torch.stack([batch.plain] * (len(ways) - 1) + [batch.swapped])
     with torch.no_grad():
-        found = pupils.hits(pupils.logits(weights, batch, masks), right).float().sum(dim=-1)
-    of_node = torch.nn.functional.one_hot(node, len(pupils.nodes)).float()
-    changed = (batch.plain - batch.swapped).abs() > (siit.TOLERANCE if pupils.task.regression else 0)
-    each = float(batch.plain.shape[1])
-    seen = torch.cat([torch.full((4,), rows * each), of_node.sum(dim=0) * each])
-    hits = torch.cat([found[:, :4].sum(dim=-1), found[:, 4] @ of_node], dim=1)
-    return hits, changed.float().sum(dim=-1) @ of_node, seen
+        hits = pupils.hits(pupils.logits(weights, batch, masks, silent=silent), right).float().sum(dim=-1)
+    known = torch.ones_like(right) if pupils.task.regression else right != high.UNKNOWN
+    seen, of_node = known.float().sum(dim=-1), F.one_hot(batch.node, len(pupils.nodes)).float()
+    found = torch.cat([hits[:, :-1].sum(dim=-1), hits[:, -1] @ of_node], dim=1)
+    return found, torch.cat([seen[:-1].sum(dim=-1), seen[-1] @ of_node])

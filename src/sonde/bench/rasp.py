@@ -200,10 +200,24 @@ def evaluate(program: Variable, sequence: Sequence[Value], *, causal: bool = Fal
     Raises:
         RequestError: Categorical values that differ are aggregated into one.
     """
+    return evaluate_all(program, sequence, causal=causal)[program]
+
+
+def evaluate_all(
+    program: Variable,
+    sequence: Sequence[Value],
+    *,
+    causal: bool = False,
+    change: Callable[[Variable, list[Value]], list[Value]] = lambda variable, values: values,
+) -> dict[Variable, list[Value]]:
+    """The values of all variables of a program at every position of a sequence, as `evaluate`.
+
+    `change` may replace the values of a variable as soon as they are known; what reads them gets those.
+    """
     done: dict[Variable, list[Value]] = {}
     for variable in variables(program):
-        done[variable] = _compute(variable, sequence, done, causal=causal)
-    return done[program]
+        done[variable] = change(variable, _compute(variable, sequence, done, causal=causal))
+    return done
 
 
 def _compute(

@@ -13,7 +13,7 @@ are sorted, or all equal. So a row is one of these, and both sets of a pair are 
 | 1/6 | sorted in the order of the vocabulary, from all or few of the tokens |
 | 1/6 | sorted, then two places exchanged |
 
-All rows of one draw have the same length, drawn evenly, so nothing is padded. Costs microseconds per row.
+All rows of one draw have the same length, drawn evenly, so nothing is padded; the others of a pair may have another one. Costs microseconds per row.
 """
 
 import dataclasses
@@ -39,11 +39,11 @@ class Inputs:
     lengths: tuple[int, ...]
 
     def pair(
-        self, rng: np.random.Generator, rows: int, *, length: int | None = None
-    ) -> tuple[Int[Tensor, "row pos"], Int[Tensor, "row pos"]]:
-        """Base inputs, and others to take activations from; of one length, drawn if it is not given."""
+        self, rng: np.random.Generator, rows: int, *, length: int | None = None, other: int | None = None
+    ) -> tuple[Int[Tensor, "row pos"], Int[Tensor, "row there"]]:
+        """Base inputs, of a length that is drawn if it is not given, and others to take activations from, of the same or another."""
         length = int(rng.choice(self.lengths)) if length is None else length
-        return self._draw(rng, rows, length), self._draw(rng, rows, length)
+        return self._draw(rng, rows, length), self._draw(rng, rows, length if other is None else other)
 
     def _draw(self, rng: np.random.Generator, rows: int, length: int) -> Int[Tensor, "row pos"]:
         n = len(self.symbols)

@@ -6,10 +6,14 @@
     subject.model, subject.truth, subject.task, subject.log
 
 A Subject is a model, its true circuit and its task. Trained ones have their log: recipe, places of the nodes, accuracy, IIA and
-strict accuracy. `collect` copies the best seeds of a suite into the package. Costs the loading of one tiny model.
+strict accuracy. `collect` copies the best seeds of a suite into the package.
+
+A model is true only of the program that it was trained for. If the case has another program today, or seeds have other places, the model is
+refused by name, and not listed (`outdated`). Costs the loading of one tiny model.
 """
 
 import dataclasses
+import functools
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -48,8 +52,9 @@ class Subject:
     positional: bool = False
 
 
+@functools.lru_cache(maxsize=256)
 def task_of(case: str) -> high.Task:
-    """The task of a case, by number, or `ioi`.
+    """The task of a case, by number, or `ioi`; made once.
 
     Raises:
         RequestError: There is no such case.
@@ -121,7 +126,7 @@ def embedded(case: str, *, seed: int = 0) -> Subject:
         RequestError: There is none of this case and seed.
     """
     task_of(case)
-    place = EMBEDDED / f"case-{case}" / f"seed-{seed}"
+    place = _place(case, seed)
     if not (place / training.LOG).is_file():
         there = sorted({one for one, _ in list_embedded()}, key=lambda one: (len(one), one))
         own = ", ".join(str(number) for one, number in list_embedded() if one == case)
@@ -134,10 +139,41 @@ def embedded(case: str, *, seed: int = 0) -> Subject:
 
 
 def list_embedded() -> list[tuple[str, int]]:
-    """Cases and seeds of the models that come with Sonde."""
+    """Cases and seeds of the models that come with Sonde; outdated ones are left out."""
+    return [(case, seed) for case, seed in _all_embedded() if outdated(case, _place(case, seed)) is None]
+
+
+def list_outdated() -> list[tuple[str, int]]:
+    """Cases and seeds of weights in the package that were trained for an older program, or for other places."""
+    return [(case, seed) for case, seed in _all_embedded() if outdated(case, _place(case, seed)) is not None]
+
+
+def outdated(case: str, place: Path) -> str | None:
+    """What the model in a folder was trained for that is not so today; None if all is as it was.
+
+    Raises:
+        RequestError: There is no such case.
+        StoreError: Its log is damaged.
+    """
+    task, log = task_of(case), starting.read_log(place)
+    if log.get("program") != task.digest:
+        return f"for another program ({log.get('program', 'older')}, today's is {task.digest})"
+    shape = batched.Shape(**log["shape"])
+    low = circuits_graph.Graph(shape.n_layers, shape.n_heads, shape.n_heads)
+    same = bool(log["recipe"]["same_place"])
+    if log["places"] != training.places_of(task, low, log["seed"], same_place=same):
+        return "with its nodes at places that are no longer those of its seed"
+    return None
+
+
+def _all_embedded() -> list[tuple[str, int]]:
     found = [path.parent for path in EMBEDDED.glob(f"case-*/seed-*/{training.LOG}")]
     named = [(place.parent.name.removeprefix("case-"), int(place.name.removeprefix("seed-"))) for place in found]
     return sorted(named, key=lambda one: (len(one[0]), *one))  # 3 before 11, and words last
+
+
+def _place(case: str, seed: int) -> Path:
+    return EMBEDDED / f"case-{case}" / f"seed-{seed}"
 
 
 def opened(case: str, place: Path, name: str) -> Subject:
@@ -151,6 +187,11 @@ def opened(case: str, place: Path, name: str) -> Subject:
     log, weights = starting.read_log(place), starting.read_model(place)
     if log["task"] != task.name:
         raise errors.RequestError(f"{place} holds a model of {log['task']}, not of {task.name}: name another folder")
+    if (why := outdated(case, place)) is not None:
+        raise errors.RequestError(
+            f"{place} was trained {why}, so its true circuit is not known any more: train it again, in another folder, with "
+            f"`{command_of(case, log['weight_id'], seed=log['seed'])}`"
+        )
     shape = batched.Shape(**log["shape"])
     try:
         hf = batched.to_plain(shape, batched.joined(shape, weights)[0])
@@ -191,18 +232,27 @@ def best_below(folder: Path, seeds: Iterable[int]) -> list[training.Trained]:
     return list(best.values())
 
 
-def collect(folder: Path, target: Path = EMBEDDED, *, seeds: Iterable[int] = range(8), least: float = 0.995) -> int:
+def collect(
+    folder: Path,
+    target: Path = EMBEDDED,
+    *,
+    seeds: Iterable[int] = range(8),
+    least: float = 0.995,
+    only: Iterable[str] | None = None,
+) -> int:
     """Copies each case's best seeds of a suite that are good enough into a folder to ship; returns how many.
 
-    Only weights and log are copied; a case that was better before stays as it was.
+    Only weights and log are copied; a case that was better before stays as it was, unless it is outdated.
     """
     wanted, count = tuple(seeds), 0
-    for case in (*map(str, cases.ids("all")), *IOI):
+    for case in (*map(str, cases.ids("all")), *IOI) if only is None else only:
         found = suite.best(folder, int(case), wanted) if case.isdecimal() else best_below(folder / case, wanted)
         for one in (one for one in found if suite.score(one) >= least):
             place = target / f"case-{case}" / f"seed-{one.seed}"
             (before,) = training.finished(place.parent, (one.seed,)) or [None]
-            if before is None or suite.score(before) < suite.score(one):
+            if outdated(case, one.folder) is not None:
+                continue
+            if before is None or outdated(case, place) is not None or suite.score(before) < suite.score(one):
                 with disk.explained(place):
                     place.mkdir(parents=True, exist_ok=True)
                     for name in (training.MODEL, training.LOG):

@@ -9,11 +9,14 @@
 1. **iit**: a node of the program, drawn per row, gets its output on the other input, in the program and at its place in the
    model. The model must answer as the program then does.
 2. **strict**: nodes of the model outside the circuit get their outputs on the other input: `individual` one per row,
-   `sample_all` each with probability 1/2, `all`; `mixed` a third of the rows each. The model must answer as if nothing had
-   happened. (With `sample_all` alone, nodes that vote together are hardly ever swapped together.)
+   `sample_all` each with probability 1/2, `all`; or all of them write nothing, `silent`; `mixed` a quarter of the rows each. The model
+   must answer as if nothing had happened. (With `sample_all` alone, nodes that vote together are hardly ever swapped together; without
+   `silent` they may write the same large number to all inputs, which the model cannot do without.)
 3. **behaviour**: no swap.
 
-Cross-entropy to the program's answer, or the squared error of a number; BOS does not count. Gradients flow through the outputs on
+Cross-entropy to the program's answer, or the squared error of a number; BOS does not count, nor do answers that the program does not have.
+Logits beyond 50 cost the square of what is beyond, a thousandth of it, so that they stay bounded. Inputs and others are of one length, or
+of two where the program reads it (`lengths`). Gradients flow through the outputs on
 the other input as well: a node outside the circuit learns to write the same to all inputs, and one inside to write what others
 need. Without them (`detached`, as published) a strict swap cannot tell an MLP to be still; what is left to the model is to make
 its other parts louder, and many trainings fell apart. All three losses are one forward pass with three groups of rows, for all seeds at
@@ -30,16 +33,17 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
-from sonde.bench import batched, correspondence, high
+from sonde.bench import batched, correspondence, high, lengths
 from sonde.circuits import graph as circuits_graph
 from sonde.core import errors
 
-Strict = Literal["individual", "sample_all", "all", "mixed"]
+Strict = Literal["individual", "sample_all", "all", "silent", "mixed"]
 KINDS = ("iit", "strict", "behaviour")
-STRICT: tuple[Strict, ...] = ("individual", "sample_all", "all")
+STRICT: tuple[Strict, ...] = ("individual", "sample_all", "all", "silent")
 WAYS: tuple[Strict, ...] = (*STRICT, "mixed")
-TOLERANCE = 0.05
+TOLERANCE = lengths.TOLERANCE
 HUSH = 0.1
+LIMIT, EXCESS = 50.0, 1e-3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class Batch:
     """
 
     base: Int[Tensor, "row pos"]
-    other: Int[Tensor, "row pos"]
+    other: Int[Tensor, "row there"]
     node: Int[Tensor, "row"]
     luck: Float[Tensor, "row place"]
     plain: Shaped[Tensor, "row counted"]
@@ -96,7 +100,7 @@ class Pupils:
 
     def batch(self, rng: np.random.Generator, rows: int, *, length: int | None = None) -> Batch:
         """Inputs and answers; nodes are drawn per row."""
-        base, other = self.task.inputs.pair(rng, rows, length=length)
+        base, other = lengths.pair(self.task, rng, rows, length=length)
         node = torch.from_numpy(rng.integers(len(self.nodes), size=rows))
         luck = torch.from_numpy(rng.random((rows, self.free.shape[1]), dtype=np.float32))
         return self.judged(base, other, node, luck)
@@ -104,7 +108,7 @@ class Pupils:
     def judged(
         self,
         base: Int[Tensor, "row pos"],
-        other: Int[Tensor, "row pos"],
+        other: Int[Tensor, "row there"],
         node: Int[Tensor, "row"],
         luck: Float[Tensor, "row place"],
     ) -> Batch:
@@ -128,6 +132,8 @@ class Pupils:
             return free & (luck < 0.5)
         if strict == "all":
             return free & (luck >= 0)
+        if strict == "silent":
+            return torch.zeros_like(free & (luck > 0))
         if strict == "mixed":
             each = torch.stack([self.masks(batch, kind, way) for way in STRICT])
             rows = torch.arange(len(batch.base))
@@ -136,18 +142,27 @@ class Pupils:
             f"no way of swapping {strict!r}; there are {', '.join(WAYS)}{errors.suggest(strict, WAYS)}"
         )
 
+    def silent(self, batch: Batch, kind: str, strict: str = "mixed") -> Bool[Tensor, "seed row place"]:
+        """Which nodes of each model write nothing in each row for a kind of loss."""
+        rows = torch.arange(len(batch.base))
+        asked = strict == "silent" or (strict == "mixed" and rows % len(STRICT) == STRICT.index("silent"))
+        asked = torch.as_tensor(asked & (kind == "strict")).expand(len(rows))
+        return self.free[:, None] & asked[None, :, None]
+
     def logits(
         self,
         weights: Float[Tensor, "seed parameter"],
         batch: Batch,
         masks: Bool[Tensor, "seed group row place"],
         *,
+        silent: Bool[Tensor, "seed group row place"] | None = None,
         detached: bool = False,
     ) -> Float[Tensor, "seed group row counted d_out"]:
-        """Logits of the answers that count, with nodes swapped."""
+        """Logits of the answers that count, with nodes swapped, or silent."""
         return batched.exchanged(
-            self.shape, weights, (batch.base, batch.other), masks, counted=self.task.counted, detached=detached
-        )
+            self.shape, weights, (batch.base, batch.other), batched.Masks(masks, silent),
+            counted=self.task.counted, detached=detached,
+        )  # fmt: skip
 
     def losses(
         self,
@@ -160,18 +175,21 @@ class Pupils:
     ) -> Float[Tensor, "seed kind"]:
         """The loss of each kind for each model; `detached` lets no gradient through what is swapped in."""
         masks = torch.stack([self.masks(batch, kind, strict) for kind in kinds], dim=1)
+        silent = torch.stack([self.silent(batch, kind, strict) for kind in kinds], dim=1)
         right = torch.stack([batch.swapped if kind == "iit" else batch.plain for kind in kinds])
-        logits = self.logits(weights, batch, masks, detached=detached)
+        logits = self.logits(weights, batch, masks, silent=silent if bool(silent.any()) else None, detached=detached)
         right = right.expand(len(logits), *right.shape)
         if self.task.regression:
             return (logits[..., 0] - right).square().mean(dim=(2, 3))
-        each = F.cross_entropy(logits.flatten(0, 3), right.flatten(), reduction="none")
-        return each.view(right.shape).mean(dim=(2, 3))
+        each = F.cross_entropy(logits.flatten(0, 3), right.flatten(), reduction="none", ignore_index=high.UNKNOWN)
+        known = (right != high.UNKNOWN).sum(dim=(2, 3)).clamp(min=1)
+        beyond = (logits.abs() - LIMIT).clamp(min=0).square().mean(dim=(2, 3, 4))
+        return each.view(right.shape).sum(dim=(2, 3)) / known + EXCESS * beyond
 
     def hits(
         self, logits: Float[Tensor, "seed group row counted d_out"], right: Shaped[Tensor, "group row counted"]
     ) -> Bool[Tensor, "seed group row counted"]:
-        """Where the answer is right: the class, or the number within 0.05."""
+        """Where the answer is right: the class, or the number within 0.05; nowhere that there is none."""
         if self.task.regression:
             return (logits[..., 0] - right).abs() < TOLERANCE
         return logits.argmax(dim=-1) == right

@@ -2,12 +2,13 @@
 
     suite.train(cases.ids("core"), training.Recipe(seeds=(0, 1)), folder)      # again: goes on where it was stopped
 
-1. Cases are taken from small to large models.
-2. Every case has up to three tries, each slower and longer than the one before, and begun with the best weights so far; seeds
-   that reached the threshold in one are left out of the next. All cases have their first try before any has its second.
-3. Whatever is finished is on disk: DIR/case-3/try-0/seed-0/model.safetensors and log.json.
+1. Every case has up to three tries, each slower and longer than the one before, and begun with the best weights so far; seeds
+   that reached the threshold in one are left out of the next.
+2. Tries are taken from short to long: small models first, and their second tries before the first of models that are much larger.
+3. Several processes may work in one folder: each takes the next try that nobody is at.
+4. Whatever is finished is on disk: DIR/case-3/try-0/seed-0/model.safetensors and log.json. Seeds may be added later.
 
-Costs from half a minute to days of one core, by case: a step of one seed takes 15 ms to 2.5 s.
+Costs from some seconds to days of one core, by case: a step of one seed takes 5 ms to 2.5 s.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sonde.bench import cases, high, sizes, training
+from sonde.core import errors
 
 TRIES = ((1.0, 1), (0.5, 3), (0.2, 10))  # rate and epochs, as multiples of the recipe's
 Report = Callable[[int, int, training.Trained], None]
@@ -31,16 +33,15 @@ def train(
     """Trains the cases and returns the best of each case's seeds; `report` hears of each one that ends.
 
     Raises:
-        RequestError: A try of a case in the folder is one of another recipe.
-        StoreError: It cannot be written, or another training is in it.
+        RequestError: A try of a case in the folder is one of another recipe, or of an older program.
+        StoreError: It cannot be written.
     """
     ordered = by_size(ids)
-    with training.alone(folder):
-        for number in range(len(TRIES)):
-            for case in ordered:
-                for one in _try(case, number, recipe, folder, tell):
-                    if report is not None:
-                        report(case, number, one)
+    for case, number in tries(ordered):
+        for seeds in _asked(place(folder, case, number), _seeds(folder, case, number, recipe.seeds)):
+            for one in _try(case, number, dataclasses.replace(recipe, seeds=seeds), folder, tell):
+                if report is not None:
+                    report(case, number, one)
     return {case: best(folder, case, recipe.seeds) for case in ordered}
 
 
@@ -64,33 +65,50 @@ def score(one: training.Trained) -> float:
     return min(one.measured[name] for name in ("accuracy", "iia", "strict"))
 
 
+def tries(ids: Iterable[int]) -> list[tuple[int, int]]:
+    """All tries of cases, from short to long."""
+    every = [(case, number) for case in ids for number in range(len(TRIES))]
+    return sorted(every, key=lambda one: _cost(one[0]) * TRIES[one[1]][1])
+
+
 def by_size(ids: Iterable[int]) -> list[int]:
-    """Cases from small to large: by layers, width and length, which decide what a step costs."""
+    """Cases from small to large."""
+    return sorted(ids, key=lambda case: (_cost(case), case))
 
-    def cost(case: int) -> tuple[int, int]:
-        size, length = sizes.of(case), cases.get(case).max_length
-        return size.n_layers * size.d_model * (size.d_model + length) * length, case
 
-    return sorted(ids, key=cost)
+def _cost(case: int) -> int:
+    """What a step costs, but for a factor: layers, width and length decide."""
+    size, length = sizes.of(case), cases.get(case).max_length
+    return size.n_layers * size.d_model * (size.d_model + length) * length
+
+
+def _seeds(folder: Path, case: int, number: int, seeds: tuple[int, ...]) -> tuple[int, ...]:
+    """The seeds for which it is time to try: their earlier tries have ended without reaching the threshold, and this one has not."""
+    for before in range(number):
+        ended = training.finished(place(folder, case, before), seeds)
+        seeds = tuple(one.seed for one in ended if one.status != "reached")
+    done = {one.seed for one in training.finished(place(folder, case, number), seeds)}
+    return tuple(seed for seed in seeds if seed not in done)
+
+
+def _asked(target: Path, seeds: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The seeds whose training was stopped half-way, and the others; each is trained at once."""
+    half = set(training.under_way(target))
+    parts = (tuple(seed for seed in seeds if (seed in half) == there) for there in (True, False))
+    return [part for part in parts if part]
 
 
 def _try(
     case: int, number: int, recipe: training.Recipe, folder: Path, tell: training.Tell | None
 ) -> list[training.Trained]:
-    """The seeds that end in this try: those that reached the threshold in none before."""
-    reached = {
-        one.seed
-        for before in range(number)
-        for one in training.finished(place(folder, case, before), recipe.seeds)
-        if one.status == "reached"
-    }
-    target, seeds = place(folder, case, number), tuple(seed for seed in recipe.seeds if seed not in reached)
-    done = {one.seed for one in training.finished(target, seeds)}
-    if done >= set(seeds):
-        return []
-    rate, epochs = TRIES[number]
-    slower = dataclasses.replace(recipe, seeds=seeds, rate=recipe.rate * rate, epochs=recipe.epochs * epochs)
+    """The seeds that end in this try; none if another process is at it."""
+    target, (rate, epochs) = place(folder, case, number), TRIES[number]
+    slower = dataclasses.replace(recipe, rate=recipe.rate * rate, epochs=recipe.epochs * epochs)
     task = high.of_case(cases.get(case))
-    start = best(folder, case, seeds) if number else []
-    found = training.train(task, training.shape_of(task, sizes.of(case)), slower, target, start=start, tell=tell)
-    return [one for one in found if one.seed not in done]
+    start = best(folder, case, recipe.seeds) if number else []
+    try:
+        return training.train(task, training.shape_of(task, sizes.of(case)), slower, target, start=start, tell=tell)
+    except errors.StoreError:
+        if not training.is_busy(target):
+            raise
+        return []

@@ -84,10 +84,14 @@ def shape_of(task: high.Task, size: sizes.Sizes) -> batched.Shape:
 def pupils_of(task: high.Task, shape: batched.Shape, recipe: Recipe) -> siit.Pupils:
     """The models of a recipe's seeds, with their places."""
     low = circuits_graph.Graph(shape.n_layers, shape.n_heads, shape.n_heads)
-    places = [
-        correspondence.draw(task.program.circuit, low, seed=seed, same_place=recipe.same_place) for seed in recipe.seeds
-    ]
+    places = [places_of(task, low, seed, same_place=recipe.same_place) for seed in recipe.seeds]
     return siit.Pupils(task, shape, places)
+
+
+def places_of(task: high.Task, low: circuits_graph.Graph, seed: int, *, same_place: bool = False) -> dict[str, str]:
+    """Where the nodes of a task stand in the trained model of a seed."""
+    name = task.seated or task.name
+    return correspondence.draw(task.program.circuit, low, name=name, seed=seed, same_place=same_place)
 
 
 def train(
@@ -138,7 +142,7 @@ def alone(folder: Path) -> Iterator[None]:
     path = folder / LOCK
     with disk.explained(path):
         folder.mkdir(parents=True, exist_ok=True)
-        if disk.is_locked(path):
+        if is_busy(folder):
             raise errors.StoreError(
                 f"{folder} is being trained by another process: wait until it has ended, or choose another folder (--out)"
             )
@@ -147,6 +151,19 @@ def alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.close()
+
+
+def is_busy(folder: Path) -> bool:
+    """Whether a process is training in a folder."""
+    return disk.is_locked(folder / LOCK)
+
+
+def under_way(folder: Path) -> tuple[int, ...]:
+    """The seeds in a folder whose training was stopped half-way."""
+    if not (folder / STATE).exists():
+        return ()
+    with safetensors.safe_open(folder / STATE, framework="pt") as stored:
+        return tuple(one["seed"] for one in json.loads(stored.metadata()["where"])["learning"])
 
 
 def finished(folder: Path, seeds: tuple[int, ...]) -> list[Trained]:
@@ -292,7 +309,7 @@ class _Run:
         for pupil, places, one in zip(leaving, pupils.places, found, strict=True):
             at = f"seed-{pupil.seed}"
             log = {
-                "task": self.task.name, "seed": pupil.seed, "status": status, "step": pupil.step,
+                "task": self.task.name, "program": self.task.digest, "seed": pupil.seed, "status": status, "step": pupil.step,
                 "stopped": self.step, "seconds": round(self.seconds, 1), "weight_id": self.recipe.weight_id,
                 "recipe": dataclasses.asdict(self.recipe), "shape": dataclasses.asdict(self.shape),
                 "begun": self.begun.get(pupil.seed), "places": dict(places), "measured": one.to_json(), "rows": pupil.rows,
@@ -308,7 +325,7 @@ class _Run:
 
     def _claim(self) -> None:
         """Writes the recipe, or checks it against the one that is there; seeds may be others."""
-        mine = {"task": self.task.name, **dataclasses.asdict(self.recipe)}
+        mine = {"task": self.task.name, "program": self.task.digest, **dataclasses.asdict(self.recipe)}
         del mine["seeds"]
         path = self.folder / RECIPE
         if not path.exists():
@@ -316,7 +333,7 @@ class _Run:
         elif (there := json.loads(path.read_text())) != mine:
             different = [f"{name} {there.get(name)} / {mine[name]}" for name in mine if there.get(name) != mine[name]]
             raise errors.RequestError(
-                f"{self.folder} holds a run of another recipe (there / asked: {', '.join(different)}): "
+                f"{self.folder} holds a run of another recipe or program (there / asked: {', '.join(different)}): "
                 "choose another folder"
             )
 

@@ -63,7 +63,7 @@ def test_swapped_nodes_write_what_they_wrote_there_and_other_rows_keep_theirs(sh
     nodes = torch.zeros(3, 2, 3, 10, dtype=torch.bool)
     nodes[1, 1, 0, 5 + 2] = nodes[0, 1, 2, 4] = True  # a1.h2 of the second model, m0 of the first
     plain = batched.run(shape, weights, base, groups=2)
-    found = batched.run(shape, weights, base, swap=batched.Swap(there, nodes), groups=2)
+    found = batched.run(shape, weights, base, swap=batched.Swap(there, batched.Masks(nodes)), groups=2)
     changed = (plain.logits != found.logits).any(-1).any(-1)
     assert changed.nonzero().tolist() == [[0, 1, 2], [1, 1, 0]]
     assert torch.equal(found.kept.heads[1][1, 2, :, :, 3], there.heads[1][1, 2, :, :, 0])
@@ -73,7 +73,7 @@ def test_swapped_nodes_write_what_they_wrote_there_and_other_rows_keep_theirs(sh
 def test_swapping_every_node_for_what_it_writes_anyway_changes_nothing():
     weights, base = drawn(SHAPE), tokens(SHAPE)
     there = batched.run(SHAPE, weights, base)
-    swap = batched.Swap(there.kept, torch.ones(3, 1, 3, 10, dtype=torch.bool))
+    swap = batched.Swap(there.kept, batched.Masks(torch.ones(3, 1, 3, 10, dtype=torch.bool)))
     assert torch.allclose(batched.run(SHAPE, weights, base, swap=swap).logits, there.logits, atol=1e-6)
 
 
@@ -85,14 +85,71 @@ def test_both_runs_in_one_have_the_logits_and_gradients_of_one_after_the_other(s
     nodes = torch.rand(3, 4, 3, 10, generator=torch.Generator().manual_seed(2)) < 0.3
     one, two = drawn(shape).requires_grad_(), drawn(shape).requires_grad_()
     there = batched.run(shape, one.detach() if detached else one, other).kept
-    expected = batched.run(shape, one, base, swap=batched.Swap(there, nodes), groups=4).logits[:, :, :, counted]
-    found = batched.exchanged(shape, two, (base, other), nodes, counted=counted, detached=detached)
+    expected = batched.run(shape, one, base, swap=batched.Swap(there, batched.Masks(nodes)), groups=4).logits[
+        :, :, :, counted
+    ]
+    found = batched.exchanged(shape, two, (base, other), batched.Masks(nodes), counted=counted, detached=detached)
     assert torch.allclose(found, expected, atol=1e-5)
     by = torch.randn(found.shape, generator=torch.Generator().manual_seed(3))
     for logits in (expected, found):
         (logits * by).sum().backward()
     assert one.grad is not None
     assert torch.allclose(one.grad, two.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", SHAPES[:4])
+@pytest.mark.parametrize(("here", "there"), [(4, 6), (6, 4)])
+def test_between_inputs_of_different_lengths_nodes_are_swapped_where_both_have_a_position(shape, here, there):
+    weights, base, other = drawn(shape), tokens(shape)[:, :here], tokens(shape, seed=1)[:, :there]
+    nodes = torch.rand(3, 2, 3, 10, generator=torch.Generator().manual_seed(2)) < 0.3
+    earlier, plain = batched.run(shape, weights, other).kept, batched.run(shape, weights, base, groups=2).kept
+    found = batched.run(shape, weights, base, swap=batched.Swap(earlier, batched.Masks(nodes)), groups=2)
+    shared = min(here, there)
+    for mask, mine, theirs in zip(
+        nodes.unflatten(-1, (2, 5))[..., 4].unbind(-1), found.kept.mlps, earlier.mlps, strict=True
+    ):
+        wrote = mine.unflatten(-1, (2, 3)).permute(0, 3, 4, 2, 1)[mask]
+        taken = theirs.permute(0, 3, 2, 1)[:, None].expand(-1, 2, -1, -1, -1)[mask]
+        assert torch.equal(wrote[:, :shared], taken[:, :shared])
+        assert wrote.shape[1] == here
+    first = plain.mlps[0].unflatten(-1, (2, 3))[:, :, shared:]
+    mlp_alone = torch.zeros_like(nodes)
+    mlp_alone[..., 4] = True
+    kept = batched.run(shape, weights, base, swap=batched.Swap(earlier, batched.Masks(mlp_alone)), groups=2).kept.mlps[
+        0
+    ]
+    assert torch.equal(kept.unflatten(-1, (2, 3))[:, :, shared:], first)
+
+
+@pytest.mark.parametrize("detached", [True, False])
+@pytest.mark.parametrize("lengths", [(4, 6), (6, 4), (6, 6)])
+def test_exchanged_and_silent_nodes_are_those_of_one_run_after_the_other(lengths, detached):
+    (here, there), shape = lengths, SHAPES[1]
+    base, other = tokens(shape)[:, :here], tokens(shape, seed=1)[:, :there]
+    nodes, silent = (torch.rand(3, 4, 3, 10, generator=torch.Generator().manual_seed(seed)) < 0.2 for seed in (2, 3))
+    one, two = drawn(shape).requires_grad_(), drawn(shape).requires_grad_()
+    earlier = batched.run(shape, one.detach() if detached else one, other).kept
+    expected = batched.run(shape, one, base, swap=batched.Swap(earlier, batched.Masks(nodes, silent)), groups=4).logits[
+        :, :, :, 1:
+    ]
+    found = batched.exchanged(
+        shape, two, (base, other), batched.Masks(nodes, silent), counted=slice(1, None), detached=detached
+    )
+    assert torch.allclose(found, expected, atol=1e-5)
+    (expected.square().sum() + found.square().sum()).backward()
+    assert torch.allclose(one.grad, two.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_a_silent_node_writes_nothing():
+    weights, base = drawn(SHAPE), tokens(SHAPE)
+    there, silent = batched.run(SHAPE, weights, base).kept, torch.zeros(3, 1, 3, 10, dtype=torch.bool)
+    silent[..., 1] = silent[..., 9] = True  # a0.h1 and m1
+    found = batched.run(
+        SHAPE, weights, base, swap=batched.Swap(there, batched.Masks(torch.zeros_like(silent), silent))
+    ).kept
+    assert not bool(found.heads[0][:, 1].any())
+    assert not bool(found.mlps[1].any())
+    assert torch.equal(found.heads[0][:, 0], there.heads[0][:, 0])
 
 
 def test_a_models_gradient_does_not_depend_on_the_others():

@@ -1,6 +1,7 @@
 """Subjects, finders on them, and evaluations; IOI as a program."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -120,18 +121,41 @@ def test_the_ioi_program_names_the_other_name_and_swaps_as_its_nodes_say():
     assert torch.equal(flipped, base[:, ioi.THIRD])
 
 
-def test_a_suite_takes_small_cases_first_and_leaves_out_seeds_that_are_good(tmp_path, monkeypatch):
-    monkeypatch.setattr(suite, "TRIES", ((1.0, 1), (0.5, 1)))
+def test_models_that_are_good_enough_are_collected_and_outdated_ones_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(suite, "TRIES", ((1.0, 1),))
     recipe = training.Recipe(seeds=(0,), epochs=1, samples=32, batch=32, check=1, rows=8, threshold=None)
-    told = []
-    found = suite.train([3, 53], recipe, tmp_path, report=lambda case, number, one: told.append((case, number)))
-    assert told == [(53, 0), (3, 0), (53, 1), (3, 1)]
-    assert [one.seed for one in found[3]] == [0]
-    told.clear()
-    suite.train([3, 53], recipe, tmp_path, report=lambda case, number, one: told.append((case, number)))
-    assert told == []
-    assert shipped.collect(tmp_path, tmp_path / "kept", least=2.0) == 0
-    assert shipped.collect(tmp_path, tmp_path / "kept", least=0.0) == 2
+    suite.train([3, 53], recipe, tmp_path)
+    kept = tmp_path / "kept"
+    assert shipped.collect(tmp_path, kept, least=2.0) == 0
+    assert shipped.collect(tmp_path, kept, least=0.0) == 2
+    path = kept / "case-3" / "seed-0" / training.LOG
+    log = json.loads(path.read_text())
+    path.write_text(
+        json.dumps(
+            log | {"program": "older", "measured": log["measured"] | {"accuracy": 1.0, "iia": 1.0, "strict": 1.0}}
+        )
+    )
+    shipped.collect(tmp_path, kept, least=0.0, only=["3"])
+    assert json.loads(path.read_text()) == log
+
+
+@pytest.mark.parametrize("change", ["program", "places"])
+def test_a_model_of_an_older_program_or_of_other_places_is_refused_by_name_and_not_listed(
+    results, tmp_path, monkeypatch, change
+):
+    place = tmp_path / "case-3" / "seed-0"
+    shutil.copytree(shipped.folder_of("3", 510, results) / "seed-0", place)
+    monkeypatch.setattr(shipped, "EMBEDDED", tmp_path)
+    assert (shipped.list_embedded(), shipped.list_outdated()) == ([("3", 0)], [])
+    log = json.loads((place / training.LOG).read_text())
+    places = {"m0": "m0", "a1.h0": "a1.h1" if log["places"]["a1.h0"] == "a1.h0" else "a1.h0"}
+    log |= {"program": "0123456789ab"} if change == "program" else {"places": places}
+    (place / training.LOG).write_text(json.dumps(log))
+    assert (shipped.list_embedded(), shipped.list_outdated()) == ([], [("3", 0)])
+    with pytest.raises(
+        errors.RequestError, match=r"case-3/seed-0 was trained .*so its true circuit is not known any more"
+    ):
+        shipped.embedded("3")
 
 
 def test_ioi_models_have_the_published_size():

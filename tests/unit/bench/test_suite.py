@@ -1,11 +1,11 @@
 """Many cases: tries that go on from one another, the best of each, one suite per folder."""
 
+import dataclasses
 import json
 
 import pytest
 
 from sonde.bench import suite, training
-from sonde.core import errors
 
 SHORT = training.Recipe(seeds=(0,), epochs=1, samples=32, batch=16, check=2, rows=8, threshold=None)
 
@@ -51,10 +51,39 @@ def test_a_finished_suite_trains_nothing_again(trained):
     assert again == []
 
 
-def test_two_suites_in_one_folder_are_refused(trained):
-    folder, _, _ = trained
-    with training.alone(folder), pytest.raises(errors.StoreError, match="being trained by another process"):
-        suite.train([3], SHORT, folder)
+def test_a_case_that_another_process_is_at_is_left_to_it(tmp_path):
+    with training.alone(suite.place(tmp_path, 3, 0)):
+        found = suite.train([3], SHORT, tmp_path)
+    assert found == {3: []}
+    assert not (suite.place(tmp_path, 3, 1) / "seed-0").exists()  # its second try waits for the first
+
+
+def test_seeds_may_be_added_to_a_suite(tmp_path, monkeypatch):
+    monkeypatch.setattr(suite, "TRIES", suite.TRIES[:1])
+    suite.train([3], SHORT, tmp_path)
+    more, told = dataclasses.replace(SHORT, seeds=(0, 1)), []
+    suite.train([3], more, tmp_path, report=lambda case, number, one: told.append(one.seed))
+    assert told == [1]
+
+
+def test_a_try_that_was_stopped_half_way_goes_on_though_more_seeds_are_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(suite, "TRIES", suite.TRIES[:1])
+    monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
+
+    def stop(doing, done, of):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        suite.train([3], SHORT, tmp_path, tell=lambda doing, done, of: stop(doing, done, of) if done == 2 else None)
+    assert training.under_way(suite.place(tmp_path, 3, 0)) == (0,)
+    found = suite.train([3], dataclasses.replace(SHORT, seeds=(0, 1)), tmp_path)
+    assert [one.seed for one in found[3]] == [0, 1]
+
+
+def test_short_tries_come_first_whatever_their_case():
+    found = suite.tries([97, 3])
+    assert [number for case, number in found if case == 97] == [0, 1, 2]
+    assert found.index((3, 2)) < found.index((97, 0))
 
 
 def test_small_cases_come_first():
