@@ -49,9 +49,10 @@ def _reflected(number: int) -> int:
     return 2 + min(place, 10 - place)
 
 
-def _digits_summed() -> rasp.Map:
-    digits = rasp.Map(lambda number: divmod(number, 10), rasp.TOKENS, name="digits")
-    return rasp.Map(sum, digits, name="sum_of_digits")
+def _digits_summed() -> rasp.SequenceMap:
+    ones = rasp.Map(lambda number: number % 10, rasp.TOKENS, name="ones")
+    tens = rasp.Map(lambda number: number // 10 % 10, rasp.TOKENS, name="tens")
+    return rasp.SequenceMap(lambda one, other: one + other, tens, ones, name="sum_of_digits")
 
 
 def _clipped() -> rasp.Map:
@@ -96,9 +97,9 @@ CASES = (
     _function(65, "cube-root", math.cbrt),
     _each(
         66,
-        ("round", "The nearest whole number; halves go to the even one."),
-        round,
-        ((0.25, 0.5, 1.5, 4.75), (0, 0, 2, 5)),
+        ("round", "The nearest whole number; halves go up."),
+        lambda number: math.floor(number + 0.5),
+        ((0.25, 0.5, 1.5, 4.75), (0, 1, 2, 5)),
         vocabulary=QUARTERS,
     ),
     _each(

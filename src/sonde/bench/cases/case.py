@@ -32,7 +32,7 @@ CORE = frozenset(
 
 NUMBERS = tuple(range(11))
 BLANK = "_"
-START = "start"
+START, END = "start", "end"
 WORDS = ("J", "LB", "TPSI", "V", "b", "no", "oCLrZaW", "poiVg")
 ABC = tuple("abc")
 LETTERS = tuple(string.ascii_lowercase[:10])

@@ -20,32 +20,46 @@ def _balanced(opening: str, closing: str, name: str) -> rasp.SequenceMap:
     below = parts.count(depth, lambda key, query: key < 0, name=f"{name}_below")
     ups = parts.count(rasp.TOKENS, lambda key, query: key == opening, name=f"{name}_all_opened")
     downs = parts.count(rasp.TOKENS, lambda key, query: key == closing, name=f"{name}_all_closed")
-    even = rasp.SequenceMap(lambda up, down: int(up == down), ups, downs, name=f"{name}_even")
-    return rasp.SequenceMap(lambda n, ok: int(n == 0 and ok), below, even, name=f"{name}_balanced")
+    even = rasp.SequenceMap(lambda up, down: up == down, ups, downs, name=f"{name}_even")
+    return rasp.SequenceMap(lambda n, ok: n == 0 and ok, below, even, name=f"{name}_balanced")
 
 
 def _steps_hold(holds: Callable[[int, int], bool], name: str) -> rasp.Map:
-    """Whether something holds of every number and the next."""
-    breaks = rasp.SequenceMap(
-        lambda last, number: int(last != case.START and not holds(last, number)),
+    """1 if something holds of every number and the next, else 0."""
+    step = rasp.SequenceMap(
+        lambda last, number: last == case.START or holds(last, number),
         parts.shifted(1, default=case.START, name="previous"),
         rasp.TOKENS,
-        name="breaks",
+        name="step_holds",
     )
-    return parts.none_of(breaks, name=name)
+    return parts.none_of(rasp.Map(lambda held: not held, step, name="breaks"), name=name)
 
 
-def _palindrome() -> rasp.Map:
-    mirror = parts.lookup(parts.source(lambda index, n: n - 1 - index, name="mirror_index"), name="mirror")
-    differs = rasp.SequenceMap(lambda one, other: int(one != other), rasp.TOKENS, mirror, name="differs")
-    return parts.none_of(differs, name="palindrome")
-
-
-def _first_kept() -> rasp.SequenceMap:
-    earlier = parts.count(
-        parts.placed(), lambda key, query: key[0] == query[0] and key[1] < query[1], name="earlier_of_the_same"
+def _parities_alternate() -> rasp.Map:
+    own = rasp.Map(lambda number: number % 2, rasp.TOKENS, name="parity")
+    last = parts.shifted(1, default=case.START, name="previous")
+    before = rasp.Map(
+        lambda number: case.START if number == case.START else number % 2, last, name="parity_of_previous"
     )
-    return rasp.SequenceMap(lambda number, n: 0 if n else number, rasp.TOKENS, earlier, name="kept")
+    repeats = rasp.SequenceMap(lambda one, other: one == other, before, own, name="repeats")
+    return parts.none_of(repeats, name="alternating")
+
+
+def _alone_kept() -> rasp.SequenceMap:
+    same = parts.count(rasp.TOKENS, lambda key, query: key == query, name="same")
+    others = rasp.Map(lambda n: n - 1, same, name="others_of_the_same")
+    alone = rasp.Map(lambda n: n == 0, others, name="alone")
+    return rasp.SequenceMap(lambda number, only: number if only else 0, rasp.TOKENS, alone, name="kept")
+
+
+def _last_two_equal() -> rasp.SequenceMap:
+    length = parts.length()
+    return rasp.SequenceMap(
+        lambda one, other: int(one == other),
+        parts.from_end(1, length, name="last"),
+        parts.from_end(2, length, name="last_but_one"),
+        name="equal",
+    )
 
 
 def _some_equal() -> rasp.Map:
@@ -64,22 +78,27 @@ CASES = (
     case.Case(
         5,
         "balanced",
-        "1 if the round brackets are balanced and so are the curly ones, each kind taken by itself; else 0.",
+        "Are the round brackets balanced, and the curly ones, each kind taken by itself?",
         rasp.SequenceMap(
-            lambda one, other: one * other, _balanced("(", ")", "round"), _balanced("{", "}", "curly"), name="balanced"
+            lambda one, other: one and other,
+            _balanced("(", ")", "round"),
+            _balanced("{", "}", "curly"),
+            name="balanced",
         ),
         vocabulary=tuple("()x{}"),
         examples=case.worked(
-            ("({x})", (1, 1, 1, 1, 1)), (")(x", (0, 0, 0)), ("(x{}", (0, 0, 0, 0)), ("({)}", (1,) * 4)
+            ("({x})", (True,) * 5), (")(x", (False,) * 3), ("(x{}", (False,) * 4), ("({)}", (True,) * 4)
         ),
     ),
     case.Case(
         17,
-        "palindrome",
-        "1 if the input reads the same backwards, else 0.",
-        _palindrome(),
+        "mirror-matches",
+        "Is each letter the same as the one that stands as far from the other end?",
+        rasp.SequenceMap(lambda one, other: one == other, rasp.TOKENS, parts.reversed_tokens(), name="matches"),
         vocabulary=case.LETTERS,
-        examples=case.worked(("abba", (1, 1, 1, 1)), ("abc", (0, 0, 0))),
+        examples=case.worked(
+            ("abba", (True,) * 4), ("abca", (True, False, False, True)), ("abc", (False, True, False))
+        ),
     ),
     case.Case(
         89,
@@ -101,10 +120,10 @@ CASES = (
     case.Case(
         96,
         "zero-duplicates",
-        "Each number where it occurs for the first time, zero where it occurs again.",
-        _first_kept(),
+        "Each number that occurs only once, zero in place of the others.",
+        _alone_kept(),
         vocabulary=tuple(range(1, 11)),
-        examples=case.worked(((3, 4, 3, 4, 10), (3, 4, 0, 0, 10))),
+        examples=case.worked(((3, 4, 3, 7, 10), (0, 4, 0, 7, 10))),
     ),
     case.Case(
         108,
@@ -118,12 +137,7 @@ CASES = (
         109,
         "last-two-equal",
         "1 if the last two numbers are equal, else 0.",
-        rasp.SequenceMap(
-            lambda one, other: int(one == other),
-            parts.from_end(1, name="last"),
-            parts.from_end(2, name="last_but_one"),
-            name="equal",
-        ),
+        _last_two_equal(),
         vocabulary=case.NUMBERS,
         examples=case.worked(((1, 5, 5), (1, 1, 1)), ((5, 5, 1, 2), (0, 0, 0, 0))),
     ),
@@ -139,7 +153,7 @@ CASES = (
         125,
         "alternating-parity",
         "1 if even and odd numbers take turns, else 0.",
-        _steps_hold(lambda last, number: (last + number) % 2 == 1, "alternating"),
+        _parities_alternate(),
         vocabulary=case.NUMBERS,
         examples=case.worked(((2, 5, 0, 9), (1, 1, 1, 1)), ((2, 4, 5), (0, 0, 0))),
     ),

@@ -88,7 +88,7 @@ CASES = (
         25,
         "own-share",
         "The share of the input that each token makes up.",
-        rasp.SequenceMap(lambda n, of: n / of if 0 < n <= of else None, _same(), parts.length(), name="share"),
+        rasp.SequenceMap(lambda n, of: n / of if of else None, _same(), parts.length(), name="share"),
         vocabulary=case.ABC,
         examples=case.worked(("abca", (0.5, 0.25, 0.25, 0.5)), ("aab", (2 / 3, 2 / 3, 1 / 3))),
     ),

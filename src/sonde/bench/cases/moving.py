@@ -11,11 +11,6 @@ def _moved(move: Callable[[int, int], int], name: str) -> rasp.Aggregate:
     return parts.lookup(parts.source(move, name="source"), name=name)
 
 
-def _reversed() -> rasp.Aggregate:
-    left = parts.source(lambda index, n: n - index, name="tokens_left")
-    return parts.lookup(rasp.Map(lambda places: places - 1, left, name="mirror_index"), name="reversed")
-
-
 def _spread() -> rasp.SequenceMap:
     halfway = rasp.Select(rasp.INDICES, rasp.INDICES, lambda key, query: key == query // 2)
     token = rasp.Aggregate(halfway, rasp.TOKENS, name="token_at_half")
@@ -52,6 +47,20 @@ def _unique() -> rasp.Aggregate:
     return rasp.Aggregate(own, rasp.TOKENS, case.BLANK, name="kept")
 
 
+def _halves_swapped() -> rasp.Aggregate:
+    """By the indices at which the first half ends and the second begins: a middle token lies between."""
+    ends = rasp.Map(lambda n: (n // 2, n - n // 2), parts.length(), name="ends_of_halves")
+    index = rasp.SequenceMap(_in_other_half, rasp.INDICES, ends, name="source")
+    return parts.lookup(index, name="turned")
+
+
+def _in_other_half(index: int, ends: tuple[int, int]) -> int | None:
+    first, second = ends
+    if index >= first + second:
+        return None
+    return index + second if index < first else index - second if index >= second else index
+
+
 def _partner(index: int, n: int, *, first: int) -> int:
     """The other index of a pair of neighbours, of which the first begins at `first`; itself if it has none."""
     if index < first:
@@ -69,7 +78,7 @@ CASES = (
         2,
         "reverse",
         "The input from its end to its beginning.",
-        _reversed(),
+        parts.reversed_tokens(),
         vocabulary=case.ALPHABET,
         examples=case.worked(("abcd", "dcba"), ("zyx", "xyz")),
     ),
@@ -84,16 +93,12 @@ CASES = (
     ),
     case.Case(
         24,
-        "first-occurrence",
-        "1 where a token occurs for the first time, else 0.",
-        rasp.Map(
-            lambda n: int(n == 1),
-            parts.count(rasp.TOKENS, lambda key, query: key == query, name="so_far"),
-            name="is_first",
-        ),
+        "own-token",
+        "Each token as it is, read by a head that looks at its own position.",
+        parts.shifted(0, name="own_token"),
         vocabulary=case.ABC,
         causal=True,
-        examples=case.worked(("abacb", (1, 1, 0, 1, 0))),
+        examples=case.worked(("abacb", "abacb")),
     ),
     case.Case(
         42,
@@ -182,10 +187,10 @@ CASES = (
     case.Case(
         120,
         "swap-halves",
-        "The second half first, then the first half; of an odd number of tokens the middle one is in the second.",
-        _moved(lambda index, n: (index + n // 2) % n, "turned"),
+        "The second half first, then the first half; of an odd number of tokens the middle one stays.",
+        _halves_swapped(),
         vocabulary=case.NUMBERS,
-        examples=case.worked(((1, 2, 3, 4), (3, 4, 1, 2)), ((1, 2, 3, 4, 5), (3, 4, 5, 1, 2))),
+        examples=case.worked(((1, 2, 3, 4), (3, 4, 1, 2)), ((1, 2, 3, 4, 5), (4, 5, 3, 1, 2))),
     ),
     case.Case(
         128,

@@ -8,88 +8,101 @@ def _previous() -> rasp.Aggregate:
     return parts.shifted(1, default=case.START, name="previous")
 
 
-def _rotated(last: str, letter: str) -> int:
-    """Whether a letter of a to e is the last one moved on by two, after e comes a."""
-    return int(last != case.START and (ord(letter) - ord(last)) % 5 == 2)
+def _next() -> rasp.Aggregate:
+    return parts.shifted(-1, default=case.END, name="next")
 
 
-def _trend(last: object, number: int) -> str:
-    if not isinstance(last, int) or last == number:
+def _trend(number: int, after: object) -> str:
+    if not isinstance(after, int) or after == number:
         return "constant"
-    return "increasing" if number > last else "decreasing"
+    return "increasing" if after > number else "decreasing"
 
 
-def _sign(first: object, second: object) -> int:
-    """1, 0 or -1 as it goes up, stays, or goes down; 0 at the ends."""
-    if not isinstance(first, int) or not isinstance(second, int):
-        return 0
-    return (second > first) - (second < first)
+def _rises(first: object, second: object) -> bool | str:
+    """Whether the second number is greater; which end it is, if one of them is none."""
+    if isinstance(first, int) and isinstance(second, int):
+        return second > first
+    return case.START if first == case.START else case.END
 
 
 def _turns() -> rasp.SequenceMap:
-    into = rasp.SequenceMap(_sign, _previous(), rasp.TOKENS, name="step_in")
-    out = rasp.SequenceMap(_sign, rasp.TOKENS, parts.shifted(-1, default="end", name="next"), name="step_out")
-    return rasp.SequenceMap(lambda one, other: int(one * other < 0), into, out, name="turns")
+    into = rasp.SequenceMap(_rises, _previous(), rasp.TOKENS, name="rises_into")
+    out = rasp.SequenceMap(_rises, rasp.TOKENS, _next(), name="rises_after")
+    return rasp.SequenceMap(
+        lambda one, other: one != other if one != case.START and other != case.END else False, into, out, name="turns"
+    )
 
 
 def _pattern() -> rasp.SequenceMap:
+    is_a, is_b, is_c = (
+        rasp.Map(lambda token, letter=letter: token == letter, rasp.TOKENS, name=f"is_{letter}") for letter in "abc"
+    )
     two = rasp.SequenceMap(
-        lambda before, last: int(before == "a" and last == "b"),
-        parts.shifted(2, default=case.START, name="before_previous"),
-        _previous(),
+        lambda one, other: one and other,
+        parts.shifted(2, of=is_a, default=False, name="a_two_before"),
+        parts.shifted(1, of=is_b, default=False, name="b_before"),
         name="after_ab",
     )
-    return rasp.SequenceMap(lambda ready, letter: int(ready and letter == "c"), two, rasp.TOKENS, name="ends_abc")
+    return rasp.SequenceMap(lambda one, other: one and other, two, is_c, name="ends_abc")
 
 
-def _alternates() -> rasp.SequenceMap:
-    two = parts.shifted(2, default=case.START, name="before_previous")
-    returns = rasp.SequenceMap(
-        lambda before, token: int(before in (token, case.START)), two, rasp.TOKENS, name="returns"
+def _differs_from_both() -> rasp.SequenceMap:
+    before = rasp.SequenceMap(
+        lambda last, token: last not in (token, case.START), _previous(), rasp.TOKENS, name="differs_from_previous"
     )
-    changes = rasp.SequenceMap(lambda last, token: int(last != token), _previous(), rasp.TOKENS, name="changes")
-    return rasp.SequenceMap(lambda one, other: one * other, returns, changes, name="alternates")
+    after = rasp.SequenceMap(
+        lambda token, following: following not in (token, case.END), rasp.TOKENS, _next(), name="differs_from_next"
+    )
+    return rasp.SequenceMap(lambda one, other: one and other, before, after, name="differs_from_both")
 
 
-def _boundary(last: str, word: str) -> int:
-    return int(last != case.START and last[0].isupper() != word[0].isupper())
+def _plus_previous() -> rasp.SequenceMap:
+    before = rasp.Map(lambda last: 0 if last == case.START else last, _previous(), name="previous_or_zero")
+    return rasp.SequenceMap(lambda last, number: last + number, before, rasp.TOKENS, name="sum")
 
 
 CASES = (
     case.Case(
         1,
-        "rotated-by-two",
-        "1 where a letter is the previous one moved on by two (after e comes a), else 0.",
-        rasp.SequenceMap(_rotated, _previous(), rasp.TOKENS, name="rotated"),
+        "same-as-two-before",
+        "Is a letter the same as the one two places before? No where there is none.",
+        rasp.SequenceMap(
+            lambda before, letter: before == letter,
+            parts.shifted(2, default=case.START, name="before_previous"),
+            rasp.TOKENS,
+            name="same",
+        ),
         vocabulary=tuple("abcde"),
         causal=True,
-        examples=case.worked(("aceb", (0, 1, 1, 1)), ("abd", (0, 0, 1))),
+        examples=case.worked(("abae", (False, False, True, False)), ("ddd", (False, False, True))),
     ),
     case.Case(
         6,
         "turning-points",
-        "1 where a digit is greater than both neighbours or smaller than both, else 0; 0 at the ends.",
+        "Does a rise begin or end at a digit? Equal neighbours are no rise; no at the ends.",
         _turns(),
         vocabulary=tuple(range(10)),
-        examples=case.worked(((1, 5, 2, 3), (0, 1, 1, 0)), ((1, 2, 2, 1), (0, 0, 0, 0))),
+        examples=case.worked(
+            ((1, 5, 2, 3), (False, True, True, False)), ((1, 2, 2, 1, 0), (False, True, False, False, False))
+        ),
     ),
     case.Case(
         12,
         "pattern-abc",
-        "1 where the last three tokens are a, b, c, else 0.",
+        "Are the last three tokens a, b, c?",
         _pattern(),
         vocabulary=case.ABC,
         max_length=15,
         causal=True,
-        examples=case.worked(("aabcabc", (0, 0, 0, 1, 0, 0, 1)), ("bca", (0, 0, 0))),
+        examples=case.worked(("aabca", (False, False, False, True, False)), ("bca", (False, False, False))),
     ),
     case.Case(
         13,
         "trend",
-        "Is each number increasing, decreasing or constant, compared with the one before? The first is constant.",
-        rasp.SequenceMap(_trend, _previous(), rasp.TOKENS, name="trend"),
+        "Is the number after each one greater (increasing), smaller (decreasing) or the same (constant)? Constant at the end.",
+        rasp.SequenceMap(_trend, rasp.TOKENS, _next(), name="trend"),
         vocabulary=(0, 1, 2),
-        examples=case.worked(((0, 2, 2, 1), ("constant", "increasing", "constant", "decreasing"))),
+        examples=case.worked(((0, 2, 2, 1), ("increasing", "constant", "decreasing", "constant"))),
     ),
     case.Case(
         19,
@@ -106,8 +119,8 @@ CASES = (
     case.Case(
         32,
         "boundaries",
-        "1 where a word begins with a capital and the one before does not, or the other way round; else 0.",
-        rasp.SequenceMap(_boundary, _previous(), rasp.TOKENS, name="boundary"),
+        "Is a word another one than the word before? No for the first.",
+        rasp.SequenceMap(lambda last, word: last not in (word, case.START), _previous(), rasp.TOKENS, name="boundary"),
         vocabulary=(
             "MbJmTPSI",
             "SBvrj",
@@ -121,15 +134,15 @@ CASES = (
             "wwMq",
         ),
         causal=True,
-        examples=case.worked((("UDIh", "SBvrj", "iVgRV", "wwMq", "UDIh"), (0, 0, 1, 0, 1))),
+        examples=case.worked((("UDIh", "SBvrj", "SBvrj", "wwMq"), (False, True, False, True))),
     ),
     case.Case(
         38,
         "alternating",
-        "1 where a token differs from the one before and is the same as the one before that (where there are any), else 0.",
-        _alternates(),
+        "Does a token differ from both its neighbours? No at the ends.",
+        _differs_from_both(),
         vocabulary=case.ABC,
-        examples=case.worked(("ababc", (1, 1, 1, 1, 0)), ("aab", (1, 0, 0))),
+        examples=case.worked(("abcca", (False, True, False, False, False)), ("aba", (False, True, False))),
     ),
     case.Case(
         92,
@@ -148,60 +161,46 @@ CASES = (
     case.Case(
         99,
         "plus-next",
-        "Each number plus the next one; the last stays.",
-        rasp.SequenceMap(
-            lambda number, after: number + after, rasp.TOKENS, parts.shifted(-1, default=0, name="next"), name="sum"
-        ),
+        "Each number plus the next one; the last plus itself.",
+        rasp.SequenceMap(lambda number, after: number + after, rasp.TOKENS, parts.following(), name="sum"),
         vocabulary=case.NUMBERS,
-        examples=case.worked(((1, 2, 3, 10), (3, 5, 13, 10))),
+        examples=case.worked(((1, 2, 3, 10), (3, 5, 13, 20))),
     ),
     case.Case(
         112,
-        "less-next",
-        "Each number less the next one; the last stays.",
-        rasp.SequenceMap(
-            lambda number, after: number - after,
-            rasp.TOKENS,
-            parts.shifted(-1, default=0, name="next"),
-            name="difference",
-        ),
+        "step-to-next",
+        "How much greater the next number is than each; 0 for the last.",
+        rasp.SequenceMap(lambda number, after: after - number, rasp.TOKENS, parts.following(), name="step"),
         vocabulary=case.NUMBERS,
-        examples=case.worked(((1, 2, 3, 10), (-1, -1, -7, 10))),
+        examples=case.worked(((1, 2, 10, 3), (1, 8, -7, 0))),
     ),
     case.Case(
         115,
         "times-next",
-        "Each number times the next one; the last stays.",
-        rasp.SequenceMap(
-            lambda number, after: number * after,
-            rasp.TOKENS,
-            parts.shifted(-1, default=1, name="next"),
-            name="product",
-        ),
+        "Each number times the next one; the last times itself.",
+        rasp.SequenceMap(lambda number, after: number * after, rasp.TOKENS, parts.following(), name="product"),
         vocabulary=case.NUMBERS,
-        examples=case.worked(((1, 2, 3, 10), (2, 6, 30, 10))),
+        examples=case.worked(((1, 2, 3, 10), (2, 6, 30, 100))),
     ),
     case.Case(
         116,
         "multiples-of-first",
-        "1 where a number is a multiple of the first one (of zero: only zero), else 0.",
+        "1 where a number is a multiple of the first one, else 0; 0 everywhere if the first is zero.",
         rasp.SequenceMap(
-            lambda first, number: int(number == 0 if first == 0 else number % first == 0),
+            lambda first, number: int(first != 0 and number % first == 0),
             parts.token_at(0, name="first"),
             rasp.TOKENS,
             name="is_multiple",
         ),
         vocabulary=case.NUMBERS,
         max_length=11,
-        examples=case.worked(((3, 6, 4, 0), (1, 1, 0, 1)), ((0, 0, 5), (1, 1, 0))),
+        examples=case.worked(((3, 6, 4, 0), (1, 1, 0, 1)), ((0, 0, 5), (0, 0, 0))),
     ),
     case.Case(
         118,
         "plus-previous",
         "Each number plus the one before; the first stays.",
-        rasp.SequenceMap(
-            lambda last, number: last + number, parts.shifted(1, default=0, name="previous"), rasp.TOKENS, name="sum"
-        ),
+        _plus_previous(),
         vocabulary=case.NUMBERS,
         examples=case.worked(((1, 2, 3, 10), (1, 3, 5, 13))),
     ),

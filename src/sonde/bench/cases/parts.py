@@ -24,13 +24,19 @@ def count(
     return rasp.SelectorWidth(rasp.Select(keys, keys if queries is None else queries, holds), name=name)
 
 
-def shifted(by: int, *, default: rasp.Value = None, name: str) -> rasp.Aggregate:
-    """The token so many places before (later, if negative)."""
+def shifted(by: int, *, of: rasp.Variable = rasp.TOKENS, default: rasp.Value = None, name: str) -> rasp.Aggregate:
+    """The token, or another value, so many places before (later, if negative)."""
     where = rasp.Select(rasp.INDICES, rasp.INDICES, lambda key, query: key == query - by)
-    return rasp.Aggregate(where, rasp.TOKENS, default, name=name)
+    return rasp.Aggregate(where, of, default, name=name)
 
 
-def token_at(index: int, *, default: rasp.Value = None, name: str) -> rasp.Aggregate:
+def reversed_tokens() -> rasp.Aggregate:
+    """The token that stands as far from the end as a position from the beginning."""
+    left = source(lambda index, n: n - index, name="tokens_left")
+    return lookup(rasp.Map(lambda places: places - 1, left, name="mirror_index"), name="reversed")
+
+
+def token_at(index: int, *, name: str, default: rasp.Value = None) -> rasp.Aggregate:
     """The token at one index, known everywhere."""
     where = rasp.Select(rasp.INDICES, rasp.INDICES, lambda key, query: key == index)
     return rasp.Aggregate(where, rasp.TOKENS, default, name=name)
@@ -42,10 +48,15 @@ def lookup(indices: rasp.Variable, *, default: rasp.Value = None, name: str) -> 
     return rasp.Aggregate(where, rasp.TOKENS, default, name=name)
 
 
-def from_end(back: int, *, name: str) -> rasp.Aggregate:
-    """The token so many places before the end (1 is the last), known everywhere."""
-    where = rasp.Select(rasp.INDICES, length(), lambda key, query: key == query - back)
-    return rasp.Aggregate(where, rasp.TOKENS, name=name)
+def from_end(back: int, lengths: rasp.Variable, *, name: str) -> rasp.Aggregate:
+    """The token so many places before the end (1 is the last), known everywhere, given the length."""
+    index = rasp.Map(lambda n: n - back if n >= back else None, lengths, name=f"index_of_{name}")
+    return lookup(index, name=name)
+
+
+def following() -> rasp.Aggregate:
+    """The token after each; for the last token that token itself."""
+    return lookup(source(lambda index, n: min(index + 1, n - 1), name="next_index"), name="next")
 
 
 def source(move: Callable[[int, int], int], *, name: str) -> rasp.SequenceMap:
@@ -53,9 +64,9 @@ def source(move: Callable[[int, int], int], *, name: str) -> rasp.SequenceMap:
     return rasp.SequenceMap(lambda index, n: move(index, n) if index < n else None, rasp.INDICES, length(), name=name)
 
 
-def placed(key: Callable[[rasp.Value], rasp.Value] = lambda token: token) -> rasp.SequenceMap:
-    """Sort key and index of a token, so that no two positions are equal."""
-    return rasp.SequenceMap(lambda token, index: (key(token), index), rasp.TOKENS, rasp.INDICES, name="placed")
+def placed(key: rasp.Variable = rasp.TOKENS) -> rasp.SequenceMap:
+    """Sort key (the token, if none is given) and index of a position, so that no two are equal."""
+    return rasp.SequenceMap(lambda value, index: (value, index), key, rasp.INDICES, name="placed")
 
 
 def rank(places: rasp.Variable) -> rasp.SelectorWidth:

@@ -18,11 +18,9 @@ def _first_half_doubled() -> rasp.SequenceMap:
 
 
 def _second_half_halved() -> rasp.SequenceMap:
-    past = rasp.SequenceMap(
-        lambda index, n: 2 * index - n if index < n else None, rasp.INDICES, parts.length(), name="past_middle"
-    )
-    second = rasp.Map(lambda places: int(places >= 0), past, name="second_half")
-    return rasp.SequenceMap(lambda number, later: number / (1 + later), rasp.TOKENS, second, name="halved")
+    half = rasp.Map(lambda n: n // 2, parts.length(), name="half_length")
+    second = rasp.SequenceMap(lambda index, middle: index >= middle, rasp.INDICES, half, name="second_half")
+    return rasp.SequenceMap(lambda number, later: number / 2 if later else number, rasp.TOKENS, second, name="halved")
 
 
 def _every(period: int, name: str) -> rasp.Map:
@@ -98,10 +96,10 @@ CASES = (
     case.Case(
         82,
         "halve-second-half",
-        "The numbers of the second half halved (the middle one belongs to the first), the others as they are.",
+        "The numbers of the second half halved (the middle one belongs to it), the others as they are.",
         _second_half_halved(),
         vocabulary=case.NUMBERS,
-        examples=case.worked(((8, 6, 4, 3), (8, 6, 2, 1.5)), ((5, 5, 5), (5, 5, 2.5))),
+        examples=case.worked(((8, 6, 4, 3), (8, 6, 2, 1.5)), ((5, 5, 5), (5, 2.5, 2.5))),
     ),
     case.Case(
         106,

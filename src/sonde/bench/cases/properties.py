@@ -8,7 +8,7 @@ from sonde.bench.cases import case
 
 HUNDRED, THIRTY = tuple(range(100)), tuple(range(30))
 FIBONACCI = frozenset({0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89})
-SPAM = ("click", "free", "offer", "winner")
+SPAM = ("click", "now", "offer")
 MOODS = {"😊": "positive", "😢": "negative", "📘": "neutral"}
 LONG_WORDS = (
     "ADUdRPP", "CHChpo", "DaUUq", "GFfWd", "GprQ", "JaRUhR", "JkqHMBn", "LoaeT", "MOkI", "MbJmTPSI",
@@ -39,11 +39,22 @@ def _test(
     *examples: tuple[tuple[rasp.Value, ...], tuple[rasp.Value, ...]],
     vocabulary: tuple[rasp.Value, ...] = case.NUMBERS,
 ) -> case.Case:
-    """A case that says 1 where something holds, else 0."""
+    """A case that says 1 where something holds of a number, else 0."""
     name, task = about
     return _each(
         number, (name, f"1 if {task}, else 0."), lambda one: int(bool(holds(one))), *examples, vocabulary=vocabulary
     )
+
+
+def _question(
+    number: int,
+    about: tuple[str, str],
+    holds: Callable[[rasp.Value], bool],
+    *examples: tuple[tuple[rasp.Value, ...], tuple[rasp.Value, ...]],
+    vocabulary: tuple[rasp.Value, ...] = case.WORDS,
+) -> case.Case:
+    """A case that says of each word whether something holds."""
+    return _each(number, about, holds, *examples, vocabulary=vocabulary)
 
 
 def _is_prime(number: int) -> bool:
@@ -51,7 +62,7 @@ def _is_prime(number: int) -> bool:
 
 
 def _next_prime(number: int) -> int:
-    return next(one for one in range(number + 1, 2 * number + 3) if _is_prime(one))
+    return next(one for one in range(number, 2 * number + 3) if _is_prime(one))
 
 
 def _vowel_ratio(word: str) -> float:
@@ -67,27 +78,38 @@ def _palindrome(word: str) -> bool:
     return word == word[::-1]
 
 
+def _symmetric() -> rasp.SequenceMap:
+    """By the length of the half that must be found again, from the other end."""
+    length = rasp.Map(len, rasp.TOKENS, name="word_length")
+    half = rasp.Map(lambda n: n // 2, length, name="half_length")
+    return rasp.SequenceMap(
+        lambda word, n: word if word[:n] == word[::-1][:n] else case.BLANK, rasp.TOKENS, half, name="symmetric"
+    )
+
+
 CASES = (
-    _test(
+    case.Case(
         10,
-        ("symmetric", "a word reads the same backwards"),
-        _palindrome,
-        (("LB", "radar", "J", "no"), (0, 1, 1, 0)),
+        "symmetric",
+        "Each word whose second half mirrors the first, a blank for the others.",
+        _symmetric(),
         vocabulary=(*case.WORDS, "radar", "rotor"),
+        causal=True,
+        examples=case.worked((("LB", "radar", "J", "no"), ("_", "radar", "J", "_"))),
     ),
     _each(
         20,
-        ("spam", "Is each word one of those that spam is full of?"),
+        ("spam", "Is each word one of those that spam is full of? (The word spam itself is not.)"),
         lambda word: "spam" if word in SPAM else "not spam",
-        (("click", "no", "free"), ("spam", "not spam", "spam")),
-        vocabulary=(*case.WORDS, *SPAM),
+        (("click", "no", "now", "spam"), ("spam", "not spam", "spam", "not spam")),
+        vocabulary=(*case.WORDS, *SPAM, "spam"),
     ),
     _each(
         23,
         ("palindrome-words", "Each word that reads the same backwards, a blank for the others."),
         lambda word: word if _palindrome(word) else case.BLANK,
-        (("LB", "radar", "J"), ("_", "radar", "J")),
-        vocabulary=(*case.WORDS, "radar", "rotor"),
+        (("LB", "noon", "J"), ("_", "noon", "J")),
+        vocabulary=(*case.WORDS, "noon", "racecar"),
     ),
     _each(
         28,
@@ -98,31 +120,30 @@ CASES = (
     ),
     _each(
         29,
-        ("abbreviate", "The first letter of each word."),
-        lambda word: word[0],
-        (("LB", "poiVg", "no"), ("L", "p", "n")),
+        ("abbreviate", "The first three letters of each word; short words as they are."),
+        lambda word: word[:3],
+        (("LB", "poiVg", "TPSI"), ("LB", "poi", "TPS")),
         vocabulary=case.WORDS,
     ),
-    _test(
+    _question(
         30,
-        ("in-range", "a number is between 10 and 20, both included"),
-        lambda n: 10 <= n <= 20,
-        ((9, 10, 20, 21), (0, 1, 1, 0)),
-        vocabulary=THIRTY,
+        ("in-range", "Is a number, which is written as a word, between 10 and 20, both included?"),
+        lambda digits: 10 <= int(digits) <= 20,
+        (("9", "10", "20", "21"), (False, True, True, False)),
+        vocabulary=tuple(map(str, THIRTY)),
     ),
-    _test(
+    _question(
         31,
-        ("anagram-of-listen", "a word has the letters of `listen`"),
+        ("anagram-of-listen", "Has a word the letters of `listen`?"),
         lambda word: sorted(word) == sorted("listen"),
-        (("J", "listen", "no"), (0, 1, 0)),
+        (("J", "listen", "no"), (False, True, False)),
         vocabulary=(*case.WORDS, "listen"),
     ),
-    _each(
+    _question(
         33,
-        ("length-parity", "Is the length of each word odd or even?"),
-        lambda word: "odd" if len(word) % 2 else "even",
-        (("J", "no", "poiVg", "TPSI"), ("odd", "even", "odd", "even")),
-        vocabulary=case.WORDS,
+        ("length-parity", "Is the length of each word even?"),
+        lambda word: len(word) % 2 == 0,
+        (("J", "no", "poiVg", "TPSI"), (False, True, False, True)),
     ),
     _each(
         34,
@@ -147,9 +168,9 @@ CASES = (
     ),
     _each(
         37,
-        ("reverse-words", "Each word backwards, but `no` and `TPSI` as they are."),
-        lambda word: word if word in ("no", "TPSI") else word[::-1],
-        (("LB", "no", "poiVg", "TPSI"), ("BL", "no", "gViop", "TPSI")),
+        ("reverse-words", "Each word backwards."),
+        lambda word: word[::-1],
+        (("LB", "no", "poiVg", "TPSI"), ("BL", "on", "gViop", "ISPT")),
         vocabulary=case.WORDS,
     ),
     _test(
@@ -161,15 +182,18 @@ CASES = (
     ),
     _test(79, ("is-prime", "a number is prime"), _is_prime, ((0, 1, 2, 9, 7), (0, 0, 1, 0, 1))),
     _test(
-        86, ("is-power-of-two", "a number is a power of two"), lambda n: n in (1, 2, 4, 8), ((0, 1, 6, 8), (0, 1, 0, 1))
+        86,
+        ("is-power-of-two", "a number is two, four or eight (one does not count)"),
+        lambda n: n in (2, 4, 8),
+        ((0, 1, 2, 6, 8), (0, 0, 1, 0, 1)),
     ),
-    _test(87, ("at-least-five", "a number is at least 5"), lambda n: n >= 5, ((4, 5, 10), (0, 1, 1))),
+    _test(87, ("at-least-three", "a number is at least 3"), lambda n: n >= 3, ((2, 3, 10), (0, 1, 1))),
     _each(
         90,
-        ("replace-dash", "`no` in place of a dash, other words as they are."),
-        lambda word: "no" if word == "-" else word,
-        (("-", "J", "no"), ("no", "J", "no")),
-        vocabulary=("-", *case.WORDS, "radar"),
+        ("replace-word", "A dash in place of `findme`, other words as they are."),
+        lambda word: "-" if word == "findme" else word,
+        (("findme", "J", "-"), ("-", "J", "-")),
+        vocabulary=("-", *case.WORDS, "findme"),
     ),
     _each(
         95,
@@ -187,9 +211,9 @@ CASES = (
     ),
     _each(
         105,
-        ("next-prime", "The least prime that is greater."),
+        ("next-prime", "The least prime that is not less."),
         _next_prime,
-        ((0, 2, 7, 29), (2, 3, 11, 31)),
+        ((0, 2, 8, 29), (2, 2, 11, 29)),
         vocabulary=THIRTY,
     ),
     _test(

@@ -1,28 +1,15 @@
 """Cases that sort, and that take the largest, the smallest or the middle."""
 
-from collections.abc import Callable
-
 from sonde.bench import rasp
 from sonde.bench.cases import case, parts
 
 
-def _sorted(key: Callable[[rasp.Value], rasp.Value] = lambda token: token) -> rasp.Aggregate:
+def _sorted(key: rasp.Variable = rasp.TOKENS) -> rasp.Aggregate:
     return parts.ranked(parts.rank(parts.placed(key)), rasp.INDICES, name="sorted")
 
 
 def _largest() -> rasp.Aggregate:
     return parts.ranked(parts.rank(parts.placed()), parts.length(), back=1, name="largest")
-
-
-def _smallest(ranks: rasp.Variable) -> rasp.Aggregate:
-    where = rasp.Select(ranks, ranks, lambda key, query: key == 0)
-    return rasp.Aggregate(where, rasp.TOKENS, name="smallest")
-
-
-def _middle_of_ends() -> rasp.SequenceMap:
-    ranks = parts.rank(parts.placed())
-    largest = parts.ranked(ranks, parts.length(), back=1, name="largest")
-    return rasp.SequenceMap(lambda low, high: (low + high) / 2, _smallest(ranks), largest, name="middle")
 
 
 def _median() -> rasp.SequenceMap:
@@ -50,7 +37,7 @@ CASES = (
         22,
         "sort-words-by-length",
         "The words from the shortest to the longest; those of equal length stay in order.",
-        _sorted(len),
+        _sorted(rasp.Map(len, rasp.TOKENS, name="word_length")),
         vocabulary=case.WORDS,
         examples=case.worked((("poiVg", "no", "J", "LB"), ("J", "no", "LB", "poiVg"))),
     ),
@@ -64,18 +51,18 @@ CASES = (
     ),
     case.Case(
         81,
-        "middle-of-ends",
-        "Halfway between the smallest and the largest number of the input, at every position.",
-        _middle_of_ends(),
+        "middle-number",
+        "The number in the middle of the sorted input, or the mean of the two there, at every position.",
+        _median(),
         vocabulary=case.NUMBERS,
-        examples=case.worked(((3, 10, 5), (6.5, 6.5, 6.5)), ((4, 4, 4, 4), (4, 4, 4, 4))),
+        examples=case.worked(((3, 10, 5), (5, 5, 5)), ((4, 9, 0, 5), (4.5, 4.5, 4.5, 4.5))),
     ),
     case.Case(
         97,
         "scale-by-largest",
         "Each number divided by the largest of the input; zero if all are zero.",
         rasp.SequenceMap(
-            lambda number, most: number / most if most >= number and most else None if number else 0,
+            lambda number, most: number / most if most else 0,
             rasp.TOKENS,
             _largest(),
             name="scaled",
