@@ -8,6 +8,7 @@ from typer import testing
 
 from sonde._cli import main
 from sonde.circuits import experiment, faithfulness, graph, scores
+from sonde.models import loading
 
 TYPED = testing.CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 SMALL = ["-m", "tiny-llama", "--task", "induction", "--pairs", "12"]
@@ -112,6 +113,11 @@ def test_a_stopped_search_goes_on_to_the_same_results_and_refuses_other_settings
     code, text = typed(*words, "--seed", "1")
     assert code == 2
     assert "other settings: seed, tokens" in text
+    load = loading.load
+    monkeypatch.setattr(loading, "load", lambda name, **more: load(name, dtype="bfloat16", **more))
+    code, text = typed(*words)
+    assert code == 2
+    assert "its weights are of type bfloat16, not float32" in " ".join(text.split())
 
 
 def test_pairs_of_ones_own_come_from_a_file(tmp_path):

@@ -128,6 +128,7 @@ def fork(
         settings = inquiries.Settings.read(fields | {"limits": {"experiments": budget}})
         decides = _planner(planner, planner_model, server)
         with _bench(old.model, old.task, Path(old.more["tasks"]) if old.more.get("tasks") else None) as bench:
+            bench.check(old.held, what=parent.id)
             made = inquiries.begin(book, settings, parent=parent.id, at=at)
             _conducted(console.Console(), bench, made, decides, out)
 

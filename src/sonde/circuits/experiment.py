@@ -26,6 +26,7 @@ import numpy as np
 from sonde.analysis import stats
 from sonde.circuits import faithfulness, graph, keeping, metrics, pairs, registry, running, scores, tasks
 from sonde.core import errors
+from sonde.models import identity
 from sonde.models import model as models_model
 
 PAIRS = 64
@@ -119,7 +120,7 @@ class Search:
         Raises:
             RequestError: Task, metric or ablation is unknown, or the task does not fit the tokenizer.
         """
-        self.model, self.settings = model, settings
+        self.model, self.settings, self.held = model, settings, identity.of(model)
         self.metric, make = metrics.get(settings.metric), tasks.get(settings.task)
         count = settings.pairs if settings.pairs is not None or settings.task.endswith(".jsonl") else PAIRS
         self.pairs, self.report = make(model, n=count, seed=settings.seed)
@@ -209,8 +210,8 @@ class Search:
         }
 
     def _open(self, folder: str | Path) -> keeping.Kept:
-        told = {"model": self.model.cfg.model_name, **self.settings.to_json(), "tokens": _digest(self.pairs)}
-        return keeping.Kept(Path(folder), told)
+        told = {"model": self.held["name"], **self.settings.to_json(), "tokens": _digest(self.pairs)}
+        return keeping.Kept(Path(folder), told, self.held)
 
     def _measure_ends(self, kept: keeping.Kept) -> None:
         if self._judge is not None:

@@ -1,7 +1,7 @@
 """Where is a search for circuits kept, so that it can be stopped and taken up?
 
     folder/
-        settings.json          what was asked
+        settings.json          what was asked, and of which model: see `models.identity`
         scores/{method}.json   what each method found, with a checksum
         points.jsonl           the metric of each pair for each circuit that was run alone, one checksummed line each
         results.json           at the end: curves, CPR, CMD, the circuit
@@ -21,20 +21,27 @@ from jaxtyping import Float
 
 from sonde.circuits import scores
 from sonde.core import errors
+from sonde.models import identity
 from sonde.store import disk, documents, plain
 
 SETTINGS, SCORES, POINTS, RESULTS = "settings.json", "scores", "points.jsonl", "results.json"
+HELD = "held"
 _ODD = re.compile(r"[^\w.-]", re.ASCII)
 
 
 class Kept:
     """The folder of a search under way."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any], held: Mapping[str, Any]) -> None:
         """Makes the folder, or takes up the search that is there.
 
+        Args:
+            folder: Where it is.
+            settings: What is asked.
+            held: The model's record.
+
         Raises:
-            RequestError: The folder holds a search with other settings.
+            RequestError: The folder holds a search with other settings, or of another model.
             StoreError: It cannot be written, or somebody else is writing it.
         """
         self.folder = folder
@@ -42,8 +49,11 @@ class Kept:
         with disk.explained(folder):
             disk.make_dirs(folder / SCORES)
             if not path.exists():
-                disk.write_atomic(path, _text(told))
-        _check_same(folder, _read(path), told)
+                disk.write_atomic(path, _text({**told, HELD: plain.jsonable(held)}))
+        known = _read(path)
+        before = known.pop(HELD, {})
+        _check_same(folder, known, told)
+        identity.check(before, held, what=f"the search in {folder}")
         with disk.explained(folder / POINTS):
             self._file = disk.AppendFile(folder / POINTS)
             self._points, end = _points((folder / POINTS).read_bytes())

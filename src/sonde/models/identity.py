@@ -143,12 +143,21 @@ def _modules(model: models_model.Model) -> Iterator[list[Any]]:
         forward = vars(module).get("forward")
         by_hand = forward is not None and not type(forward).__module__.startswith("sonde.models.")
         forward_of_class = _function(type(module).forward)
-        yield [path, _class(module), forward_of_class, _settings(module), sum(hook not in own for hook in hooks), by_hand]
+        yield [
+            path,
+            _class(module),
+            forward_of_class,
+            _settings(module),
+            sum(hook not in own for hook in hooks),
+            by_hand,
+        ]
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
     """What a module computes with besides weights and config: its own numbers, words, tensors and functions."""
-    found = {name: value for name, value in vars(module).items() if not name.startswith("_") and name not in _NO_SETTINGS}
+    found = {
+        name: value for name, value in vars(module).items() if not name.startswith("_") and name not in _NO_SETTINGS
+    }
     return {name: _setting(value) for name, value in found.items()}
 
 

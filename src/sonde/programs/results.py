@@ -2,6 +2,7 @@
 
     results/debug_experiments/{name}_{timestamp}/
         settings.json        what was asked
+        models.json          which models answered: see `models.identity`
         rows.jsonl           while it runs: one checksummed line per batch, durable as soon as it is written
         results.json         at the end: one row per model and program
         summary.json         accuracy with 95 % intervals, by model and by length, beside the heuristics'
@@ -26,6 +27,7 @@ from sonde.programs import heuristics
 from sonde.store import disk, documents, plain
 
 Row = Mapping[str, Any]
+MODELS = "models.json"
 SETTINGS, ROWS, RESULTS, SUMMARY = "settings.json", "rows.jsonl", "results.json", "summary.json"
 PLOT, HEATMAP = "accuracy_plot.png", "accuracy_heatmap.png"
 _STAMP = re.compile(r"[\w-]{1,60}", re.ASCII)
@@ -77,6 +79,20 @@ class Kept:
             self._file = disk.AppendFile(folder / ROWS)
             self.batches, end = _batches((folder / ROWS).read_bytes())
             self._file.cut(end)
+
+    def check_model(self, held: Mapping[str, Any]) -> None:
+        """Keeps the record of a model that is to answer.
+
+        Raises:
+            RequestError: Another one of its name has answered here before; says what differs.
+        """
+        from sonde.models import identity
+
+        path = self.folder / MODELS
+        known = read(path) if path.exists() else {}
+        identity.check(known.get(held["name"], {}), held, what=f"the experiment in {self.folder}")
+        with disk.explained(path):
+            _write(path, {**known, held["name"]: plain.jsonable(held)})
 
     def add(self, rows: Sequence[Row]) -> list[Row]:
         """Keeps the rows of one batch, durably; returns them as they will be read back."""
