@@ -14,20 +14,20 @@ from sonde.store import damage, schemas
 #: Slots of one context.
 LONGEST = 1 << 26
 _Range = tuple[Annotated[pydantic.StrictInt, pydantic.Field(ge=-1, lt=2**62)], schemas.Count]
-_Ranges = Annotated[list[_Range], pydantic.FailFast()]
+_Ranges = Annotated[list[_Range], pydantic.Field(fail_fast=True)]
 
 
 class _Call(pydantic.BaseModel):
     records: _Ranges
     positions: _Ranges | None = None
     prompt_length: schemas.Count
-    generated: Annotated[list[schemas.Count], pydantic.FailFast()]
+    generated: Annotated[list[schemas.Count], pydantic.Field(fail_fast=True)]
     episode_step: schemas.Count
     row: schemas.Count
 
 
 class _Step(pydantic.BaseModel):
-    calls: Annotated[list[_Call], pydantic.FailFast()]
+    calls: Annotated[list[_Call], pydantic.Field(fail_fast=True)]
     metadata: schemas.Data
 
 

@@ -32,7 +32,7 @@ class _Point(pydantic.BaseModel):
 
     name: schemas.Text
     n_edges: schemas.Count
-    values: Annotated[list[schemas.Number], pydantic.FailFast()]
+    values: Annotated[list[schemas.Number], pydantic.Field(fail_fast=True)]
 
 
 SETTINGS_KIND = schemas.register("settings of a search", schemas.Data)

@@ -45,7 +45,7 @@ class _Row(pydantic.BaseModel):
 class _Batch(pydantic.BaseModel):
     """A line of rows.jsonl."""
 
-    rows: Annotated[list[_Row], pydantic.FailFast()]
+    rows: Annotated[list[_Row], pydantic.Field(fail_fast=True)]
 
 
 class _Summary(pydantic.BaseModel):
@@ -55,7 +55,7 @@ class _Summary(pydantic.BaseModel):
 
 
 SETTINGS_KIND = schemas.register("settings of an experiment", schemas.Data)
-RESULTS_KIND = schemas.register("table of results", Annotated[list[_Row], pydantic.FailFast()])
+RESULTS_KIND = schemas.register("table of results", Annotated[list[_Row], pydantic.Field(fail_fast=True)])
 SUMMARY_KIND = schemas.register("summary of an experiment", _Summary)
 BATCH_KIND = schemas.register("batch of results", _Batch)
 _STAMP = re.compile(r"[\w-]{1,60}", re.ASCII)

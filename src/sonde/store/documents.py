@@ -184,8 +184,7 @@ def examine(path: Path, kind: str) -> dict[str, Any]:
     from sonde.store import schemas
 
     data = files.read(path, schemas.limit_of(kind))
-    size = len(_document_end(b""))
-    sealed = data[-size:] == _document_end(data[:-size])
+    sealed = _sealed(data)
     try:
         content = _parsed(data)
     except damage.UnreadableError:
@@ -204,6 +203,18 @@ def examine(path: Path, kind: str) -> dict[str, Any]:
     schemas.check(content, kind)
     content.pop("crc32", None)
     return content
+
+
+def is_sealed(path: Path) -> bool:
+    """Returns whether the checksum of a document matches its content; raises what `examine` does."""
+    from sonde.store import schemas
+
+    return _sealed(files.read(path, schemas.LIMIT))
+
+
+def _sealed(data: bytes) -> bool:
+    size = len(_document_end(b""))
+    return data[-size:] == _document_end(data[:-size])
 
 
 def read_results(path: Path, kind: str) -> Any:

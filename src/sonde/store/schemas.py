@@ -28,7 +28,7 @@ Text = pydantic.StrictStr
 Number = pydantic.StrictInt | pydantic.StrictFloat
 Crc = Annotated[pydantic.StrictStr, pydantic.Field(pattern=r"^[0-9a-f]{8}$")]
 Dtype = Annotated[pydantic.StrictStr, pydantic.Field(pattern=f"^({'|'.join(arrays.ITEM_BYTES)})$")]
-Shape = Annotated[list[Count], pydantic.Field(max_length=arrays.MAX_AXES), pydantic.FailFast()]
+Shape = Annotated[list[Count], pydantic.Field(max_length=arrays.MAX_AXES), pydantic.Field(fail_fast=True)]
 Data = dict[pydantic.StrictStr, Any]
 
 
@@ -111,7 +111,7 @@ class RecordHead(pydantic.BaseModel):
     """The head of a journal's record."""
 
     index: Count
-    arrays: Annotated[list[RecordArray], pydantic.FailFast()]
+    arrays: Annotated[list[RecordArray], pydantic.Field(fail_fast=True)]
 
 
 class HeaderEntry(pydantic.BaseModel):

@@ -51,6 +51,10 @@ def verify_document(path: Path, kind: str) -> list[damage.Damage]:
     """
     try:
         documents.examine(path, kind)
+    except errors.VersionError:
+        if documents.is_sealed(path):
+            raise
+        return [damage.Damage(path, "the checksum does not match the content")]
     except damage.UnreadableError as error:
         return [damage.Damage(path, str(error))]
     except OSError as error:
@@ -78,7 +82,7 @@ def _check_array(
     if found.closed:
         entry = found.entries[name]
         whole = _crc(file, entry.start, entry.shape[0] * column.row_bytes)
-        if whole == int(found.document["arrays"][name]["crc32"], 16):
+        if name in found.document["arrays"] and whole == int(found.document["arrays"][name]["crc32"], 16):
             return
     bad = [part.step for part in column.parts() if _crc(file, part.start, part.size) != part.crc32]
     for step in bad:

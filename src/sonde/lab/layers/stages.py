@@ -121,7 +121,7 @@ def depth(bench: Bench) -> dict[str, Any]:
     return {"keep": keep, "drop": drop, "prompts": study_settings.PROMPTS, "said": said}
 
 
-_Values = Annotated[list[schemas.Number], pydantic.FailFast()]
+_Values = Annotated[list[schemas.Number], pydantic.Field(fail_fast=True)]
 _Column = dict[str, _Values] | None
 _Columns = list[_Column]
 

@@ -21,7 +21,7 @@ from sonde.studies.critical_steps import ablating, contexts, results, rollouts, 
 from sonde.studies.critical_steps import settings as study_settings
 
 _Step = Annotated[str, pydantic.Field(pattern=r"^[0-9]{1,9}$")]
-_Row = Annotated[list[schemas.strict(screening.Moved)], pydantic.FailFast()]
+_Row = Annotated[list[schemas.strict(screening.Moved)], pydantic.Field(fail_fast=True)]
 _Number = schemas.Number | pydantic.StrictBool | None
 MOVED = schemas.register("screened episode", pydantic.create_model("Screened", moved=(dict[_Step, _Row], ...)))
 OUTCOMES = schemas.register(

@@ -92,11 +92,11 @@ class _Changed(_Stage):
 
 
 class _Rows(pydantic.BaseModel):
-    labels: Annotated[list[pydantic.StrictBool], pydantic.FailFast()]
-    episodes: Annotated[list[schemas.Count], pydantic.FailFast()]
-    steps: Annotated[list[schemas.Count], pydantic.FailFast()]
-    texts: Annotated[list[schemas.Text], pydantic.FailFast()]
-    before: Annotated[list[schemas.Text], pydantic.FailFast()]
+    labels: Annotated[list[pydantic.StrictBool], pydantic.Field(fail_fast=True)]
+    episodes: Annotated[list[schemas.Count], pydantic.Field(fail_fast=True)]
+    steps: Annotated[list[schemas.Count], pydantic.Field(fail_fast=True)]
+    texts: Annotated[list[schemas.Text], pydantic.Field(fail_fast=True)]
+    before: Annotated[list[schemas.Text], pydantic.Field(fail_fast=True)]
     left_out: schemas.Count
     features: schemas.Count | None = None
 
