@@ -193,12 +193,10 @@ def _search(
     checks: tuple[int, int] = (0, 0),
 ) -> None:
     """Runs a search, or takes it up, and shows what it found; `how` chooses a circuit of the only method."""
-    from rich import console
-
     from sonde.circuits import experiment, registry, report
     from sonde.models import loading
 
-    screen, folder = console.Console(), out or _new_folder(experiment.FOLDER, settings.task)
+    screen, folder = screens.screen(), out or _new_folder(experiment.FOLDER, settings.task)
     for name in methods:
         registry.get(name)
     with screens.stopped(screen, f"the same command and --out {folder}"), loading.load(model) as loaded:
@@ -298,8 +296,7 @@ def _say(screen: Any, text: str) -> None:
 
 
 def _print_table(table: Any) -> None:
-    from rich import console
 
     from sonde.report import terminal
 
-    console.Console().print(terminal.table(table))
+    screens.screen().print(terminal.table(table))
