@@ -182,7 +182,7 @@ def p_value(one: Jackknife, null: float) -> float:
 def _draws(one: Jackknife) -> tuple[float, float]:
     """Hits and misses of as many independent draws as would be known as well as the estimate is."""
     quantiles = _scipy_stats().norm.ppf(0.975) / _scipy_stats().t.ppf(0.975, one.freedom)
-    known = one.value * (1 - one.value) / one.error**2 * float(quantiles) ** 2 if one.error > NOTHING else math.inf
+    known = one.value * (1 - one.value) / one.error**2 * float(quantiles) ** 2 if one.error else math.inf
     fewest, most = one.draws
     draws = min(max(known, fewest), most)
     return one.value * draws, (1 - one.value) * draws
