@@ -123,7 +123,7 @@ def test_a_stopped_search_goes_on_to_the_same_results_and_refuses_other_settings
 def test_pairs_of_ones_own_come_from_a_file(tmp_path):
     file = tmp_path / "mine.jsonl"
     lines = [{"clean": f"{a}{b}{c}{a}{b}", "corrupt": f"{a}{b}d{a}{b}", "answer": c, "wrong": "d"}
-             for a, b, c in ("xyz", "klm", "rst", "123")]  # fmt: skip
+             for a, b, c in ("xyz", "klm", "rst", "123", "uvw", "pqo", "xyz")]  # fmt: skip
     file.write_text("\n".join(map(json.dumps, lines)))
     words = [
         "-m",
@@ -140,7 +140,18 @@ def test_pairs_of_ones_own_come_from_a_file(tmp_path):
     code, text = typed("find", *words)
     assert code == 0, text
     assert "too high" in text
+    assert "Left out: 1 (the same pair as an earlier one)." in text
     assert json.loads((tmp_path / "out" / "settings.json").read_text())["absolute"] is False
+
+
+def test_too_few_pairs_give_one_sentence_and_no_table(tmp_path):
+    words = ["-m", "tiny-llama", "--task", "induction", "--pairs", "4", "--method", "eap", "--minimality", "2"]
+    code, text = typed("find", *words, "--out", tmp_path / "out")
+    assert code == 0, text
+    assert "Too few pairs to tell: 2 judge" in text
+    assert "CPR" not in text
+    assert "Minimality" not in text
+    assert (tmp_path / "out" / "scores" / "eap.json").exists()
 
 
 def test_methods_and_tasks_are_listed():

@@ -200,7 +200,12 @@ class Search:
         return {
             "model": found.model_id,
             "settings": self.settings.to_json(),
-            "pairs": {"scoring": len(self.scoring), "judging": len(self.judging), "report": self.report.to_json()},
+            "pairs": {
+                "scoring": len(self.scoring),
+                "judging": len(self.judging),
+                "enough": ends.enough,
+                "report": self.report.to_json(),
+            },
             "graph": {**self.graph.to_json(), "n_edges": self.graph.n_edges},
             "metric": {"whole": float(ends.whole.mean()), "empty": float(ends.empty.mean())},
             "methods": {
