@@ -3,23 +3,17 @@
     python benchmarks/measure_code.py [--model smollm2-135m-instruct] [--steps 8] [--tokens 200]
 
 Plays every task once, all in one wave, and prints how many were solved and how many messages held a command that could
-be run, with 95 % Wilson intervals. Takes about 10 minutes on two cores; an interrupted run goes on where it was.
+be run, with 95 % intervals over tasks. Takes about 10 minutes on two cores; an interrupted run goes on where it was.
 """
 
 import argparse
-import math
 import time
 
+import numpy as np
 import shared
 
 import sonde
-
-
-def wilson(hits: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """The interval of a share."""
-    middle = (hits + z * z / 2) / (n + z * z)
-    half = z / (n + z * z) * math.sqrt(hits * (n - hits) / n + z * z / 4)
-    return max(0.0, middle - half), min(1.0, middle + half)
+from sonde.analysis import stats
 
 
 def main(options: argparse.Namespace) -> None:
@@ -40,14 +34,18 @@ def main(options: argparse.Namespace) -> None:
         runs_dir=options.runs,
         run=f"measure-code-{options.seed}",
     )
-    moments = [moment for episode in played for moment in episode.trajectory.moments]
-    counts = {
-        "solved": (sum(episode.reward == 1.0 for episode in played), tasks),
-        "messages with a command to run": (sum(bool(m.info.get("command")) for m in moments), len(moments)),
+    moments = [(at, moment) for at, episode in enumerate(played) for moment in episode.trajectory.moments]
+    found = {
+        "solved": ([episode.reward == 1.0 for episode in played], range(tasks)),
+        "messages with a command to run": (
+            [bool(m.info.get("command")) for _, m in moments],
+            [at for at, _ in moments],
+        ),
     }
-    for name, (hits, total) in counts.items():
-        low, high = wilson(hits, total)
-        shared.report(f"{name}: {hits}/{total} = {hits / total:.1%}, 95 % interval {low:.1%} to {high:.1%}")
+    for name, (hits, owners) in found.items():
+        one = stats.mean_interval(np.array(hits), np.array(owners), rate=True)
+        share = f"{sum(hits)}/{one.n} = {one.value:.1%}"
+        shared.report(f"{name}: {share}, 95 % interval {one.low:.1%} to {one.high:.1%}")
     shared.report(f"failed episodes: {sum(e.error is not None for e in played)}; {time.perf_counter() - start:.0f} s")
 
 

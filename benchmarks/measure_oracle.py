@@ -2,7 +2,8 @@
 
     python benchmarks/measure_oracle.py
 
-Prints both splits as markdown: `dev`, on which the rules were tuned, and `test`, on which they were measured. Seconds.
+Prints both splits of each set as markdown: `dev`, on which the rules were tuned, and `test`, on which they were measured.
+`messages` are of every kind and mostly a model's own; `guesses` are guesses in many forms, and what looks like one. Seconds.
 """
 
 import collections
@@ -12,49 +13,55 @@ import time
 
 from sonde.agents.twenty_questions import objects, rules
 
-MESSAGES = pathlib.Path(__file__).parents[1] / "tests/data/twenty_questions/messages.jsonl"
+FOLDER = pathlib.Path(__file__).parents[1] / "tests/data/twenty_questions"
+SETS = ("messages", "guesses")
 KINDS = ("valid", "guess", "open", "several", "statement", "rambling", "empty")
 WORDS = {rules.YES: "yes", rules.NO: "no", rules.UNKNOWN: "unknown"}
 
 
-def figures(split: str) -> tuple[dict[str, tuple[int, int]], collections.Counter[tuple[str, str]]]:
+def figures(name: str, split: str) -> tuple[dict[str, tuple[int, int]], collections.Counter[tuple[str, str]]]:
     """Each figure as (hits, of), and how often each label was judged as each kind."""
     oracle, counts, confusion = rules.RulesOracle(), collections.Counter(), collections.Counter()
-    for row in map(json.loads, MESSAGES.read_text(encoding="utf-8").splitlines()):
+    for row in map(json.loads, (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()):
         if row["split"] != split:
             continue
         verdict = oracle.judge(row["text"], objects.thing(row["object"]))
+        said = WORDS.get(verdict.answer)
         confusion[row["label"], verdict.kind] += 1
         counts["messages"] += 1
+        counts["all right"] += said == row["answer"] and verdict.won == row["wins"]
         counts["validity"] += verdict.valid == row["valid"]
         counts["wins"] += verdict.won == row["wins"]
+        counts["winning"] += row["wins"]
+        counts["won"] += verdict.won and row["wins"]
         counts[row["source"]] += 1
         counts[f"validity, {row['source']}"] += verdict.valid == row["valid"]
         if row["valid"]:
             counts["valid"] += 1
-            said = WORDS.get(verdict.answer)
             counts["answered"] += said in ("yes", "no")
             counts["right"] += said in ("yes", "no") and said == row["answer"]
     table = {
+        "validity, answer and win as labelled": (counts["all right"], counts["messages"]),
         "validity agrees": (counts["validity"], counts["messages"]),
         "… of model generations": (counts["validity, model"], counts["model"]),
         "… of written messages": (counts["validity, written"], counts["written"]),
         "answers right where it says Yes or No": (counts["right"], counts["answered"]),
         "says Yes or No on valid questions": (counts["answered"], counts["valid"]),
         "wins agree": (counts["wins"], counts["messages"]),
+        "true guesses that win": (counts["won"], counts["winning"]),
     }
-    return table, confusion
+    return {what: (hits, of) for what, (hits, of) in table.items() if of}, confusion
 
 
 def main() -> None:
     """Prints the tables."""
-    for split in ("dev", "test"):
+    for name, split in ((name, split) for name in SETS for split in ("dev", "test")):
         begun = time.perf_counter()
-        table, confusion = figures(split)
+        table, confusion = figures(name, split)
         spent = time.perf_counter() - begun
-        print(f"## {split}\n\n| figure | share | count |\n|---|---|---|")
-        for name, (hits, of) in table.items():
-            print(f"| {name} | {100 * hits / of:.1f} % | {hits} of {of} |")
+        print(f"## {name}, {split}\n\n| figure | share | count |\n|---|---|---|")
+        for what, (hits, of) in table.items():
+            print(f"| {what} | {100 * hits / of:.1f} % | {hits} of {of} |")
         print(f"\nlabel × judged kind ({1e6 * spent / table['wins agree'][1]:.0f} µs per message):\n")
         print("| label | " + " | ".join(KINDS) + " |\n|---|" + "---|" * len(KINDS))
         for label in KINDS:

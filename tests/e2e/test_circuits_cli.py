@@ -8,6 +8,7 @@ from typer import testing
 
 from sonde._cli import main
 from sonde.circuits import experiment, faithfulness, graph, scores
+from sonde.models import loading
 
 TYPED = testing.CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 SMALL = ["-m", "tiny-llama", "--task", "induction", "--pairs", "12"]
@@ -112,12 +113,17 @@ def test_a_stopped_search_goes_on_to_the_same_results_and_refuses_other_settings
     code, text = typed(*words, "--seed", "1")
     assert code == 2
     assert "other settings: seed, tokens" in text
+    load = loading.load
+    monkeypatch.setattr(loading, "load", lambda name, **more: load(name, dtype="bfloat16", **more))
+    code, text = typed(*words)
+    assert code == 2
+    assert "its weights are of type bfloat16, not float32" in " ".join(text.split())
 
 
 def test_pairs_of_ones_own_come_from_a_file(tmp_path):
     file = tmp_path / "mine.jsonl"
     lines = [{"clean": f"{a}{b}{c}{a}{b}", "corrupt": f"{a}{b}d{a}{b}", "answer": c, "wrong": "d"}
-             for a, b, c in ("xyz", "klm", "rst", "123")]  # fmt: skip
+             for a, b, c in ("xyz", "klm", "rst", "123", "uvw", "pqo", "xyz")]  # fmt: skip
     file.write_text("\n".join(map(json.dumps, lines)))
     words = [
         "-m",
@@ -134,7 +140,18 @@ def test_pairs_of_ones_own_come_from_a_file(tmp_path):
     code, text = typed("find", *words)
     assert code == 0, text
     assert "too high" in text
+    assert "Left out: 1 (the same pair as an earlier one)." in text
     assert json.loads((tmp_path / "out" / "settings.json").read_text())["absolute"] is False
+
+
+def test_too_few_pairs_give_one_sentence_and_no_table(tmp_path):
+    words = ["-m", "tiny-llama", "--task", "induction", "--pairs", "4", "--method", "eap", "--minimality", "2"]
+    code, text = typed("find", *words, "--out", tmp_path / "out")
+    assert code == 0, text
+    assert "Too few pairs to tell: 2 judge" in text
+    assert "CPR" not in text
+    assert "Minimality" not in text
+    assert (tmp_path / "out" / "scores" / "eap.json").exists()
 
 
 def test_methods_and_tasks_are_listed():

@@ -9,8 +9,12 @@ from sonde.agents.twenty_questions import objects, rules
 
 FOLDER = pathlib.Path(__file__).parents[1] / "data" / "twenty_questions"
 ROWS = [json.loads(line) for line in (FOLDER / "messages.jsonl").read_text(encoding="utf-8").splitlines()]
+GUESSES = [json.loads(line) for line in (FOLDER / "guesses.jsonl").read_text(encoding="utf-8").splitlines()]
 TEST = [row for row in ROWS if row["split"] == "test"]
 SAID = {rules.YES: "yes", rules.NO: "no"}
+
+
+WORDS = {**SAID, rules.UNKNOWN: "unknown"}
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +64,18 @@ def test_wins_are_those_of_the_labels(verdicts):
     labelled = {row["id"] for row in TEST if row["wins"]}
     assert won <= labelled
     assert len(won) >= 0.9 * len(labelled) > 10
+
+
+@pytest.mark.parametrize(("split", "of"), [("dev", 60), ("test", 40)])
+def test_guesses_in_many_forms_are_judged_as_labelled_nine_times_in_ten_and_win_only_if_true(split, of):
+    rows = [row for row in GUESSES if row["split"] == split]
+    found = [rules.RulesOracle().judge(row["text"], objects.thing(row["object"])) for row in rows]
+    right = [
+        WORDS.get(one.answer) == row["answer"] and one.won == row["wins"] for one, row in zip(found, rows, strict=True)
+    ]
+    assert len(rows) == of
+    assert sum(right) >= 0.9 * of
+    assert all(one.won == row["wins"] for one, row in zip(found, rows, strict=True))
 
 
 def test_a_question_mark_alone_is_no_oracle():

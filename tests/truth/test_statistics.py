@@ -47,6 +47,45 @@ def test_most_of_60_intervals_cover_the_truth(kind, truth):
     assert coverage(kind, truth, range(60)) >= 0.88  # two and a half standard errors of 60 studies below 0.95
 
 
+RARE = [
+    (rate, clusters, correlation)
+    for rate in (0.001, 0.005, 0.02)
+    for clusters in (20, 60, 200)
+    for correlation in (0.0, 0.2, 0.5)
+]
+
+
+def rare(rate, clusters, correlation, studies):
+    """Coverage and mean width of intervals of a rare rate, with clusters of 5 to 50 rows, beside the plain bootstrap's coverage."""
+    rng = np.random.default_rng([int(1e4 * rate), clusters, int(10 * correlation)])
+    covered, widths, plain = [], [], []
+    for _ in range(studies):
+        owners = np.repeat(np.arange(clusters), rng.integers(5, 51, size=clusters))
+        spread = (1 - correlation) / correlation if correlation else 1e9
+        hits = rng.random(len(owners)) < rng.beta(rate * spread, (1 - rate) * spread, size=clusters)[owners]
+        one = stats.mean_interval(hits, owners)
+        covered.append(one.low <= rate <= one.high)
+        widths.append(one.high - one.low)
+        drawn = rng.multinomial(clusters, np.full(clusters, 1 / clusters), size=200).astype(float)
+        low, high = np.quantile(drawn @ np.bincount(owners, hits) / (drawn @ np.bincount(owners)), (0.025, 0.975))
+        plain.append(low <= rate <= high)
+    return np.mean(covered), np.mean(widths), np.mean(plain)
+
+
+@pytest.mark.parametrize(("rate", "clusters", "correlation"), [(0.001, 60, 0.5), (0.005, 200, 0.2), (0.02, 20, 0.5)])
+def test_intervals_of_rare_clustered_hits_cover_the_rate_and_the_plain_bootstrap_does_not(rate, clusters, correlation):
+    covers, width, plain = rare(rate, clusters, correlation, 120)
+    assert covers >= BAR
+    assert width <= 1.3 * (1 - 0.025 ** (1 / clusters)) + 0.02  # about as sure as one draw per cluster that never hits
+    assert plain < 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rate", "clusters", "correlation"), RARE)
+def test_at_least_930_of_1000_intervals_of_rare_clustered_hits_cover_the_rate(rate, clusters, correlation):
+    assert rare(rate, clusters, correlation, 1000)[0] >= BAR
+
+
 def test_intervals_that_take_rows_for_independent_do_not_cover_the_truth():
     assert coverage("rate", 0.5, range(60), naive=True) < 0.8
     assert coverage("auroc", 0.5, range(20), naive=True) < 0.9

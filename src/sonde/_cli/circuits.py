@@ -193,12 +193,10 @@ def _search(
     checks: tuple[int, int] = (0, 0),
 ) -> None:
     """Runs a search, or takes it up, and shows what it found; `how` chooses a circuit of the only method."""
-    from rich import console
-
     from sonde.circuits import experiment, registry, report
     from sonde.models import loading
 
-    screen, folder = console.Console(), out or _new_folder(experiment.FOLDER, settings.task)
+    screen, folder = screens.screen(), out or _new_folder(experiment.FOLDER, settings.task)
     for name in methods:
         registry.get(name)
     with screens.stopped(screen, f"the same command and --out {folder}"), loading.load(model) as loaded:
@@ -210,7 +208,7 @@ def _search(
         chosen = None if how is None else found.chosen(methods[0], **how)
         view_of: Any = view
         path = report.write(found, chosen=chosen, view=view_of, command=shlex.join(["sonde", *sys.argv[1:]]))
-        said = _checked(screen, search, chosen, folder, checks) if any(checks) else []
+        said = _checked(screen, search, chosen, folder, checks) if any(checks) and search.judge.ends.enough else []
     _show(screen, found, chosen, path)
     for text in said:
         _say(screen, text)
@@ -267,7 +265,8 @@ def _show(screen: Any, found: Any, chosen: Any, path: Path) -> None:
     from sonde.report import page, terminal
 
     title = f"Circuits of {found.model_id}: {found.search.settings.task}"
-    screen.print(terminal.summary(page.Report(title, report.sentences(found, chosen=chosen), ()), report.table(found)))
+    tables = (report.table(found),) if found.search.judge.ends.enough else ()
+    screen.print(terminal.summary(page.Report(title, report.sentences(found, chosen=chosen), ()), *tables))
     if chosen is not None and not len(chosen.circuit):
         low, high = chosen.thresholds
         screen.print(
@@ -298,8 +297,7 @@ def _say(screen: Any, text: str) -> None:
 
 
 def _print_table(table: Any) -> None:
-    from rich import console
 
     from sonde.report import terminal
 
-    console.Console().print(terminal.table(table))
+    screens.screen().print(terminal.table(table))

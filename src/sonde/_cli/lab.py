@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sonde._cli import lab_research
+from sonde._cli import lab_research, screens
 
 MODEL = "smollm2-135m-instruct"
 EXAMPLES = (
@@ -49,13 +49,11 @@ def chat(
 
     Each of the two remembers what it said itself. An empty line, or Ctrl-D, ends the talk.
     """
-    from rich import console
-
     from sonde._cli import lab_screens
     from sonde.lab import corruptions, talking
     from sonde.models import loading
 
-    screen = console.Console()
+    screen = screens.screen()
     words = [f"skip:{','.join(skip)}"] if skip else []
     with loading.load(model) as loaded:
         parts = [corruptions.parse(word, loaded.cfg.n_layers) for word in [*words, *(corrupt or ())] or ["none"]]
@@ -95,14 +93,12 @@ def measure(
     and loss of the answer. Always beside the intact model and controls of equal size, with 95 % intervals over texts or
     examples. A task that the intact model cannot do is flagged.
     """
-    from rich import console
-
     from sonde._cli import lab_screens
     from sonde.lab import corruptions, measuring, measuring_texts, texts
     from sonde.lab import tasks as lab_tasks
     from sonde.models import loading
 
-    screen = console.Console()
+    screen = screens.screen()
     known = lab_tasks.load(tasks) if task or tasks else {}
     if known and tokens is not None:
         raise typer.BadParameter("tasks are measured whole: leave it out, or leave out --task", param_hint="--tokens")
@@ -132,8 +128,6 @@ def shifts(
     top: Annotated[int, typer.Option(min=1, help="How many raised and lowered tokens.")] = 10,
 ) -> None:
     """Which tokens does a corruption make more or less likely, along a text and in the whole vocabulary?"""
-    from rich import console
-
     from sonde._cli import lab_screens
     from sonde.lab import corruptions, measuring_texts
     from sonde.models import loading
@@ -142,7 +136,7 @@ def shifts(
         what = corruptions.parse(corruption, loaded.cfg.n_layers)
         found = measuring_texts.likelihood_shifts(loaded, what, text, top=top)
     for table in lab_screens.shifts(found):
-        console.Console().print(table)
+        screens.screen().print(table)
 
 
 @app.command("translate", epilog=EXAMPLES)
@@ -159,13 +153,11 @@ def translate(
     turn; beside the logit lens, which reads the stream as it is, and a map fitted on shuffled pairs, which can only know
     averages.
     """
-    from rich import console
-
     from sonde._cli import lab_screens
     from sonde.lab import texts, translating
     from sonde.models import loading
 
-    screen = console.Console()
+    screen = screens.screen()
     with loading.load(model) as loaded:
         found = translating.measure(loaded, texts.load(), tokens=tokens, seed=seed)
     for table in lab_screens.translated(found):
@@ -176,7 +168,7 @@ def translate(
 
         for chart in found.figures():
             path = drawing.save_png(chart, figures / f"{chart.key}.png")
-            screen.print(f"Drawn: {path}", soft_wrap=True, highlight=False)
+            screen.print(f"Drawn: {path}", soft_wrap=True, highlight=False, markup=False)
 
 
 @task_app.command("check", epilog=EXAMPLES)
@@ -188,14 +180,12 @@ def check(
     """Check a task file: what is wrong with it, what is there twice, and what a model makes of it."""
     import contextlib
 
-    from rich import console
-
     from sonde._cli import lab_screens
     from sonde.lab import checking
     from sonde.lab import tasks as lab_tasks
     from sonde.models import loading
 
-    screen = console.Console()
+    screen = screens.screen()
     found, problems = lab_tasks.read(file)
     found = {name: lab_tasks.get(found, name) for name in task} if task else found
     with contextlib.ExitStack() as stack:
@@ -229,13 +219,11 @@ def generate(
     """
     import asyncio
 
-    from rich import console
-
     from sonde.agents import openai_client
     from sonde.lab import generating
     from sonde.lab import tasks as lab_tasks
 
-    screen = console.Console()
+    screen = screens.screen()
     known = lab_tasks.load(out) if out.exists() else {}
     if name not in known and not about:
         raise typer.BadParameter(f"say what the task {name!r} is, in a sentence", param_hint="ABOUT")

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sonde._cli import screens
+
 EXAMPLES = (
     "Examples: sonde lab log query run --where layers~11 --where 'kept<0.5' · sonde lab log query run --by corruption "
     "--show kept · sonde lab log query example --where completion~Paris --show completion --show corruption"
@@ -23,8 +25,6 @@ def ls(
     runs: Runs = None,
 ) -> None:
     """List the inquiries."""
-    from rich import console
-
     from sonde.lab import inquiries
     from sonde.report import page, terminal
 
@@ -51,7 +51,7 @@ def ls(
         typer.echo(json.dumps(rows, indent=1))
         return
     caption = "" if rows else "No inquiry yet; begin one with: sonde lab run --task arithmetic"
-    console.Console().print(terminal.table(page.Table(_LISTED, tuple(_line(row) for row in rows), caption)))
+    screens.screen().print(terminal.table(page.Table(_LISTED, tuple(_line(row) for row in rows), caption)))
 
 
 @app.command("query", epilog=EXAMPLES)
@@ -72,8 +72,6 @@ def query(
     runs: Runs = None,
 ) -> None:
     """Search the log by any field, or group it."""
-    from rich import console
-
     from sonde.lab import log_query
     from sonde.report import page, terminal
 
@@ -90,7 +88,7 @@ def query(
     columns = tuple(rows[0]) if rows else ("nothing",)
     cells = tuple(tuple(_cell(value) for value in row.values()) for row in rows)
     caption = f"{len(rows)} rows." if rows else "Nothing in the log is like that."
-    console.Console().print(terminal.table(page.Table(columns, cells, caption)))
+    screens.screen().print(terminal.table(page.Table(columns, cells, caption)))
 
 
 @app.command("show")

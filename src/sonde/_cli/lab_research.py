@@ -71,13 +71,11 @@ def run(
     that it has not seen, beside random controls; the lab decides whether that holds. Everything is in the log, and the
     results become a page. With Ctrl-C nothing is lost: go on with --resume.
     """
-    from rich import console
-
     from sonde.core import errors
     from sonde.lab import budget as lab_budget
     from sonde.lab import inquiries, loop
 
-    screen = console.Console()
+    screen = screens.screen()
     limits = lab_budget.Limits(budget, tokens, seconds)
     if resume is None:
         lab_budget.check(limits, lab_budget.Spent())
@@ -113,8 +111,6 @@ def fork(
     runs: lab_log.Runs = None,
 ) -> None:
     """Begin a new inquiry with the first calls of another, and go on differently from there."""
-    from rich import console
-
     from sonde.lab import budget as lab_budget
     from sonde.lab import inquiries
 
@@ -128,8 +124,9 @@ def fork(
         settings = inquiries.Settings.read(fields | {"limits": {"experiments": budget}})
         decides = _planner(planner, planner_model, server)
         with _bench(old.model, old.task, Path(old.more["tasks"]) if old.more.get("tasks") else None) as bench:
+            bench.check(old.held, what=parent.id)
             made = inquiries.begin(book, settings, parent=parent.id, at=at)
-            _conducted(console.Console(), bench, made, decides, out)
+            _conducted(screens.screen(), bench, made, decides, out)
 
 
 def replay(
@@ -137,12 +134,10 @@ def replay(
     runs: lab_log.Runs = None,
 ) -> None:
     """Make all calls of an inquiry again, and say what comes out differently; exit code 1 if anything does."""
-    from rich import console
-
     from sonde.lab import inquiries, loop
     from sonde.report import page, terminal
 
-    screen = console.Console()
+    screen = screens.screen()
     with lab_log.opened(runs) as book:
         old = inquiries.opened(book, inquiry)
         settings = old.settings
@@ -165,12 +160,10 @@ def approve(
     runs: lab_log.Runs = None,
 ) -> None:
     """Say yes, or no, to an experiment that waits for it; from any terminal."""
-    from rich import console
-
     from sonde.lab import desk, inquiries
     from sonde.report import page, terminal
 
-    screen = console.Console()
+    screen = screens.screen()
     with lab_log.opened(runs) as book:
         if request is not None:
             desk.answer(book, request, yes=not no)
@@ -192,8 +185,6 @@ def verdict(
     runs: lab_log.Runs = None,
 ) -> None:
     """Combine several inquiries into one verdict: a claim stands if more than half of them support it."""
-    from rich import console
-
     from sonde.lab import inquiries, verdicts
     from sonde.report import page, terminal, wording
 
@@ -219,7 +210,7 @@ def verdict(
     )
     caption += "" if rows else " None of them supported or refuted anything."
     columns = ("corruption", "expected", "verdict", "support", "refute", "kept, held-out examples of all")
-    console.Console().print(terminal.table(page.Table(columns, rows, caption)))
+    screens.screen().print(terminal.table(page.Table(columns, rows, caption)))
 
 
 def mcp(
@@ -240,13 +231,11 @@ def mcp(
 
     On standard input and output, or with --http on 127.0.0.1 only; set SONDE_LAB_KEY to ask for a key there as well.
     """
-    from rich import console
-
     from sonde.lab import budget as lab_budget
     from sonde.lab import desk, inquiries, loop, serving
 
     serving.check_installed()
-    screen = console.Console(stderr=True)  # standard output belongs to the protocol
+    screen = screens.screen(stderr=True)  # standard output belongs to the protocol
     limits = lab_budget.Limits(budget, None, seconds)
     with lab_log.opened(runs) as book:
         found = inquiries.opened(book, resume) if resume else None
@@ -325,7 +314,7 @@ def _conducted(screen: Any, bench: Any, inquiry: Any, planner: Any, out: Path | 
     page = results.write(inquiry, place, command=shlex.join(["sonde", *sys.argv[1:]]))
     report = results.report(inquiry)
     screen.print(terminal.summary(report))
-    screen.print(f"Results: {page}", soft_wrap=True, highlight=False)
+    screen.print(f"Results: {page}", soft_wrap=True, highlight=False, markup=False)
     screen.print(f"Inquiry: {inquiry.id}   (sonde lab log show {inquiry.id})", soft_wrap=True, highlight=False)
 
 

@@ -136,7 +136,7 @@ def write(screen: Any, path: Path | None, content: dict[str, Any]) -> None:
     with disk.explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         disk.write_atomic(path, (json.dumps(store.jsonable(content), indent=1, allow_nan=False) + "\n").encode())
-    screen.print(f"Written: {path}", soft_wrap=True, highlight=False)
+    screen.print(f"Written: {path}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _cell(one: Any) -> wording.Cell:

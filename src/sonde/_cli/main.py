@@ -14,7 +14,7 @@ import typer
 import typer.core
 import typer.main
 
-from sonde._cli import needs
+from sonde._cli import needs, screens
 from sonde.core import errors
 
 # What the list of verbs shows: the first line of each verb's own help, without importing its file.
@@ -70,8 +70,7 @@ class _Group(typer.core.TyperGroup):
         except errors.SondeError as error:
             if os.environ.get("SONDE_DEBUG", "") not in ("", "0"):
                 raise
-            line = " ".join(str(error).split())
-            typer.secho(f"sonde: {line}", fg="red", err=True)
+            typer.secho(f"sonde: {screens.said(error)}", fg="red", err=True)
             # what is also a ValueError was asked for wrongly: a bad name, a request that makes no sense
             raise typer.Exit(2 if isinstance(error, ValueError) else 1) from error
 

@@ -55,9 +55,7 @@ def play(
     Episodes go in waves: all of a wave take their step in one batch. Every finished step is on disk; an interrupted run
     goes on with --resume, and nothing that was finished is played again.
     """
-    from rich import console
-
-    screen = console.Console()
+    screen = screens.screen()
     if list_presets:
         _show_presets(screen)
         return
@@ -159,7 +157,7 @@ def _show(screen: Any, played: Any) -> None:
     for episode in shown:
         reward = "-" if episode.reward is None else f"{episode.reward:g}"
         cells = (episode.plan.id, episode.task_id or "-", str(episode.steps), reward, episode.error or "")
-        grid.add_row(*(markup.escape(cell) for cell in cells))
+        grid.add_row(*(markup.escape(screens.said(cell)) for cell in cells))
     screen.print(grid)
     if len(played) > len(shown):
         screen.print(f"… and {len(played) - len(shown)} more episodes")
@@ -172,4 +170,6 @@ def _show(screen: Any, played: Any) -> None:
         else ""
     )
     screen.print(f"{mean}{speed}", highlight=False)
-    screen.print(f"Run: {played.run.folder}   (sonde runs show {played.run.id})", soft_wrap=True, highlight=False)
+    screen.print(
+        f"Run: {played.run.folder}   (sonde runs show {played.run.id})", soft_wrap=True, highlight=False, markup=False
+    )

@@ -44,8 +44,6 @@ def run(
     """
     import datetime
 
-    from rich import console
-
     from sonde.programs import experiments, runner
 
     kinds = list(experiments.SHIPPED) if kind == "all" else [kind]
@@ -54,7 +52,7 @@ def run(
     settings: Any = {"num_seqs": number, "seq_lens": lengths, "seed": seed}
     settings |= {"max_new_tokens": max_new_tokens, "batch_size": batch}
     configs = [experiments.shipped(one, models, **settings) for one in kinds]
-    screen = console.Console()
+    screen = screens.screen()
     screen.print(
         f"{', '.join(kinds)}: {number} programs of each of {len(lengths)} lengths, {len(models)} models.",
         highlight=False,
@@ -78,11 +76,9 @@ def seeds(
     max_seeds: Annotated[int, typer.Option(min=1, help="Give a case up after so many seeds.")] = 100,
 ) -> None:
     """Find programs that all given models answer correctly: 1 to 3 hops, 5 and 17 lines, 17 lines with 3 hops first."""
-    from rich import console
-
     from sonde.programs import seeds as searching
 
-    screen = console.Console()
+    screen = screens.screen()
     with screens.stopped(screen, "the same command (nothing of a search is kept)"), screens.bars(screen) as told:
         found = searching.find_robust_seeds(searching.Search(models=model or [MODEL], max_seeds=max_seeds), tell=told)
     for one in found:

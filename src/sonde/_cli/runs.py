@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sonde._cli import screens
 from sonde.core import errors
 
 app = typer.Typer(name="runs", help="List, inspect, check, export and delete recorded runs.", no_args_is_help=True)
@@ -43,7 +44,9 @@ def list_runs(runs: RunsDir = None, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(_rows_json(rows), indent=2))
         return
     if not rows:
-        typer.echo(f"No runs in {index.runs_dir} yet. Make one with `sonde play 20q`, or store.Run.create(kind=...).")
+        typer.echo(
+            f"No runs in {screens.said(index.runs_dir)} yet. Make one with `sonde play 20q`, or store.Run.create(kind=...)."
+        )
         return
     _rows_table("run", rows)
 
@@ -70,7 +73,7 @@ def show(run: RunId, runs: RunsDir = None, as_json: AsJson = False) -> None:
     _table(("", ""), [*about, ("folder", str(found.folder))])
     if inner:
         _rows_table("run within", inner)
-        typer.echo(f"See one of them: sonde runs show {_word_for(inner[0], run)}")
+        typer.echo(f"See one of them: sonde runs show {screens.said(_word_for(inner[0], run))}")
     elif not episodes:
         typer.echo("No episodes.")
     if not episodes:
@@ -101,9 +104,11 @@ def remove(
     folder = _find(run, runs)
     if not yes:
         count = len(layout.all_episodes(folder))
-        typer.confirm(f"Delete run {folder.name} with {count} episode{'s' * (count != 1)} for good?", abort=True)
+        typer.confirm(
+            f"Delete run {screens.said(folder.name)} with {count} episode{'s' * (count != 1)} for good?", abort=True
+        )
     run_module.remove(folder)
-    typer.echo(f"Deleted {folder.name}.")
+    typer.echo(f"Deleted {screens.said(folder.name)}.")
 
 
 @app.command()
@@ -120,11 +125,16 @@ def verify(
     folders = [row.folder for row in store.Index(runs).runs()] if run is None else [_find(run, runs)]
     broken = 0
     for folder in folders:
-        problems = store.verify_run(folder)
+        problems: list[Any] = []
+        try:
+            problems = store.verify_run(folder)
+            told = f"{len(problems)} damaged" if problems else "whole"
+        except errors.VersionError as error:  # which must not hide the other runs
+            problems, told = [error], "cannot be judged"
         broken += bool(problems)
-        typer.echo(f"{folder.name}: {f'{len(problems)} damaged' if problems else 'whole'}")
+        typer.echo(f"{screens.said(folder.name)}: {told}")
         for problem in problems:
-            typer.secho(f"  {problem}", fg="red", err=True)
+            typer.secho(f"  {screens.said(problem)}", fg="red", err=True)
     if not folders:
         typer.echo("No runs to verify.")
     if broken:
@@ -156,7 +166,7 @@ def export(
         raise errors.RequestError(f"run {run} has no episodes of its own, only runs within it: export one of {told}")
     files = [store.export_json(found, out)] if to == "json" else store.export_parquet(found, out, array or [])
     for file in files:
-        typer.echo(f"Wrote {file}")
+        typer.echo(f"Wrote {screens.said(file)}")
 
 
 def _find(word: str, runs: Path | None) -> Path:
@@ -205,7 +215,7 @@ def _find_outer(word: str, index: Any) -> Path:
 def _episode(found: Any, id: str) -> dict[str, Any]:
     """Returns one episode's line of `show`; a damaged one is shown as such rather than hiding the rest."""
     folder = found.folder / "episodes" / id
-    line: dict[str, Any] = {"id": id, "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file())}
+    line: dict[str, Any] = {"id": id, "bytes": _bytes(folder)}
     try:
         episode = found.episode(id)
     except errors.SondeError as error:
@@ -213,6 +223,17 @@ def _episode(found: Any, id: str) -> dict[str, Any]:
     arrays = {name: {"dtype": episode.dtype(name), "shape": list(episode.shape(name))} for name in episode.names}
     about = {"metadata": episode.metadata, "reward": _finite(episode.reward), "arrays": arrays}
     return line | {"status": episode.status, "steps": sum("amends" not in step for step in episode.steps)} | about
+
+
+def _bytes(folder: Path) -> int:
+    """Returns how many bytes the files of an episode take; 0 for a folder elsewhere, or one that may not be read."""
+    if folder.is_symlink():
+        return 0
+    try:
+        with os.scandir(folder) as entries:
+            return sum(entry.stat(follow_symlinks=False).st_size for entry in entries if entry.is_file())
+    except OSError:
+        return 0
 
 
 def _rows_json(rows: list[Any]) -> list[dict[str, Any]]:
@@ -238,7 +259,7 @@ def _number(value: float | str | None) -> str:
     return "" if value is None else f"{value:g}" if isinstance(value, int | float) else value
 
 
-def _size(count: float) -> str:
+def _size(count: int | float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 10 else f"{count:.1f} {unit}"
@@ -249,7 +270,6 @@ def _size(count: float) -> str:
 def _table(titles: tuple[str, ...], lines: list[tuple[str, ...]]) -> None:
     """Prints a table; a title that ends in '>' makes its column right-aligned."""
     import rich.box
-    import rich.console
     import rich.table
     import rich.text
 
@@ -257,6 +277,6 @@ def _table(titles: tuple[str, ...], lines: list[tuple[str, ...]]) -> None:
     for title in titles:
         table.add_column(title.rstrip(">"), justify="right" if title.endswith(">") else "left", overflow="fold")
     for line in lines:
-        table.add_row(*(rich.text.Text(cell) for cell in line))  # Text: brackets in names are not markup
+        table.add_row(*(rich.text.Text(screens.said(cell)) for cell in line))  # Text: brackets in names are not markup
     width = None if sys.stdout.isatty() else 200
-    rich.console.Console(width=width, highlight=False).print(table)
+    screens.screen(width=width, highlight=False).print(table)

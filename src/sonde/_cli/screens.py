@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+LONGEST = 10_000  # characters of one cell or line
+
 
 def pair(text: str) -> tuple[str, Any]:
     """`name=value`; the value is read as JSON if it is."""
@@ -46,6 +48,26 @@ def span(seconds: float) -> str:
     if seconds < 90:
         return f"{max(seconds, 1):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def screen(**options: Any) -> Any:
+    """A console for what commands print: control characters in names and texts never reach the terminal."""
+    import rich.console
+
+    from sonde.report import wording
+
+    class Screen(rich.console.Console):
+        def render_str(self, text: str, **how: Any) -> Any:
+            return super().render_str(wording.visible(text), **how)
+
+    return Screen(**options)
+
+
+def said(text: object) -> str:
+    """A text on one line, with control characters made visible: for names and errors, whoever made them up."""
+    from sonde.report import wording
+
+    return wording.one_line(str(text), LONGEST)
 
 
 @contextlib.contextmanager

@@ -59,13 +59,11 @@ def twenty_questions(
     Everything finished is kept: the same command with --run NAME goes on where it was stopped. A later stage by itself
     takes the settings of the run.
     """
-    from rich import console
-
     from sonde.models import loading
     from sonde.store import names
     from sonde.studies.twenty_questions import estimating, settings, study
 
-    screen = console.Console()
+    screen = screens.screen()
     if stage not in ("all", *study.STAGES):
         raise typer.BadParameter(f"choose all, {', '.join(study.STAGES)}; got {stage!r}", param_hint="STAGE")
     alone = stage not in ("all", "collect")
@@ -104,7 +102,7 @@ def twenty_questions(
     if stage in ("all", "report"):
         _show(screen, study.finished(kept, chosen))
     else:
-        screen.print(f"Stage {stage} is done: {kept.folder / 'stages' / f'{stage}.json'}", soft_wrap=True)
+        screen.print(f"Stage {stage} is done: {kept.folder / 'stages' / f'{stage}.json'}", soft_wrap=True, markup=False)
 
 
 @app.command("compare", epilog=EXAMPLES)
@@ -121,13 +119,11 @@ def compare(
     ] = None,
 ) -> None:
     """Play the same tasks with two or more models, and compare them game by game."""
-    from rich import console
-
     from sonde.report import terminal
     from sonde.store import names
     from sonde.studies import comparing
 
-    screen, run = console.Console(), run or names.new_run_id()
+    screen, run = screens.screen(), run or names.new_run_id()
     screen.print(f"{len(model)} models play {episodes} games of {environment} each.", highlight=False)
     with screens.stopped(screen, f"the same command and --run {run}"), screens.bars(screen) as told:
         found = comparing.compare(
@@ -143,7 +139,7 @@ def compare(
         )
     report = comparing.report(found)
     screen.print(terminal.summary(report, report.sections[0].tables[0]))
-    screen.print(f"Report: {found['folder'] / 'report.html'}", soft_wrap=True, highlight=False)
+    screen.print(f"Report: {found['folder'] / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _show(screen: Any, found: Any) -> None:
@@ -153,5 +149,7 @@ def _show(screen: Any, found: Any) -> None:
     report = reporting.report(found.results, found.claims, found.folder.name)
     steering = next(section for section in report.sections if section.title == "Steering")
     screen.print(terminal.summary(report, reporting.claims_table(found.claims), steering.tables[0]))
-    screen.print(f"Report: {found.report}", soft_wrap=True, highlight=False)
-    screen.print(f"Run: {found.folder}   (sonde runs show {found.folder.name})", soft_wrap=True, highlight=False)
+    screen.print(f"Report: {found.report}", soft_wrap=True, highlight=False, markup=False)
+    screen.print(
+        f"Run: {found.folder}   (sonde runs show {found.folder.name})", soft_wrap=True, highlight=False, markup=False
+    )

@@ -52,12 +52,10 @@ def binding(
 
     Everything finished is kept: the same command with --run NAME goes on where it was stopped.
     """
-    from rich import console
-
     from sonde.store import names
     from sonde.studies.binding import network, shipped, study
 
-    screen = console.Console()
+    screen = screens.screen()
     if stage not in ("all", *study.STAGES):
         raise typer.BadParameter(f"choose all, {', '.join(study.STAGES)}; got {stage!r}", param_hint="STAGE")
     if stage == "report" and not run:
@@ -73,9 +71,9 @@ def binding(
         if stage != "train":
             found = study.run(chosen, pairs=pairs, seed=seed, run=run, runs_dir=runs, tell=tell)
     if found is None:
-        screen.print(f"Trained: {chosen[0]}", soft_wrap=True, highlight=False)
+        screen.print(f"Trained: {chosen[0]}", soft_wrap=True, highlight=False, markup=False)
     elif stage == "trace":
-        screen.print(f"Traced: {found.folder / study.RESULTS}", soft_wrap=True, highlight=False)
+        screen.print(f"Traced: {found.folder / study.RESULTS}", soft_wrap=True, highlight=False, markup=False)
     else:
         _show(screen, found)
 
@@ -99,5 +97,7 @@ def _show(screen: Any, found: Any) -> None:
     report = pages.report(found.results, shlex.join(["sonde", *sys.argv[1:]]))
     written = page.write(report, found.folder)
     screen.print(terminal.summary(report))
-    screen.print(f"Report: {written}", soft_wrap=True, highlight=False)
-    screen.print(f"Run: {found.folder}   (sonde runs show {found.folder.name})", soft_wrap=True, highlight=False)
+    screen.print(f"Report: {written}", soft_wrap=True, highlight=False, markup=False)
+    screen.print(
+        f"Run: {found.folder}   (sonde runs show {found.folder.name})", soft_wrap=True, highlight=False, markup=False
+    )

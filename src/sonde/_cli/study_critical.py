@@ -69,8 +69,6 @@ def critical_steps(
 
     Everything finished is kept: the same command with --run NAME goes on where it was stopped.
     """
-    from rich import console
-
     if (environment is None) == (played is None):
         raise typer.BadParameter("say what to play (20q), or --played RUN", param_hint="ENVIRONMENT")
     from sonde.agents import playing
@@ -79,7 +77,7 @@ def critical_steps(
     from sonde.store import names
     from sonde.studies.critical_steps import pages, study
 
-    screen, run = console.Console(), run or names.new_run_id()
+    screen, run = screens.screen(), run or names.new_run_id()
     options: Any = {
         "layers": screens.whole_numbers(layers, "--layers"),
         "steps": screens.whole_numbers(steps, "--steps"),
@@ -116,8 +114,10 @@ def critical_steps(
     report = pages.report(found, command=shlex.join(["sonde", *sys.argv[1:]]))
     screen.print(terminal.summary(report, pages.table(found)))
     path = page.write(report, found.folder)
-    screen.print(f"Report: {path}", soft_wrap=True, highlight=False)
-    screen.print(f"Run: {found.folder}   (sonde runs show {found.folder.name})", soft_wrap=True, highlight=False)
+    screen.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
+    screen.print(
+        f"Run: {found.folder}   (sonde runs show {found.folder.name})", soft_wrap=True, highlight=False, markup=False
+    )
 
 
 def _estimate(screen: Any, settings: Any, model: Any, source: Any) -> None:

@@ -36,14 +36,12 @@ def layers(
 
     Everything finished is kept: the same command with --run NAME goes on where it was stopped.
     """
-    from rich import console
-
     from sonde.lab.layers import pages, settings, study
     from sonde.models import loading
     from sonde.report import page, terminal
     from sonde.store import names
 
-    screen, name = console.Console(), run or names.new_run_id()
+    screen, name = screens.screen(), run or names.new_run_id()
     with loading.load(model) as loaded:
         sizes = screens.whole_numbers(windows, "--windows")
         chosen = settings.settings_of(loaded.cfg, texts=texts, tokens=tokens, sizes=sizes, orders=orders, seed=seed)
@@ -60,5 +58,7 @@ def layers(
     report = pages.report(found.results, shlex.join(["sonde", *sys.argv[1:]]))
     written = page.write(report, found.folder)
     screen.print(terminal.summary(report, pages.methods_table(found.results)))
-    screen.print(f"Report: {written}", soft_wrap=True, highlight=False)
-    screen.print(f"Run: {found.folder}   (sonde runs show {found.folder.name})", soft_wrap=True, highlight=False)
+    screen.print(f"Report: {written}", soft_wrap=True, highlight=False, markup=False)
+    screen.print(
+        f"Run: {found.folder}   (sonde runs show {found.folder.name})", soft_wrap=True, highlight=False, markup=False
+    )

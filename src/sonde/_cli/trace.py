@@ -83,12 +83,10 @@ def trace_programs(
 
     Every finished pair is on disk: the same command with --out DIR goes on where it was stopped.
     """
-    from rich import console
-
     from sonde.models import loading
     from sonde.programs import causal, causal_runner, causal_settings, tracing_report
 
-    screen, folder = console.Console(), out or causal_runner.new_folder(causal_runner.FOLDER)
+    screen, folder = screens.screen(), out or causal_runner.new_folder(causal_runner.FOLDER)
     given = _programs(program) if program else _drawn(lines, hops, number, seed, any_root)
     parts = causal_settings.components([part.strip() for part in component.split(",")])
     options: Any = {

@@ -40,8 +40,6 @@ def episode(
     words moves, and how much less likely they become. Controls: the step's own values are put back, and as many tokens in
     a row are replaced elsewhere, with an interval over such stretches. All of it describes one episode.
     """
-    from rich import console
-
     from sonde.agents import playing
     from sonde.analysis.tracing import temporal
     from sonde.capture import trajectory
@@ -49,7 +47,7 @@ def episode(
 
     if replacement not in ("mean", "zero"):
         raise typer.BadParameter(f"write mean or zero, got {replacement!r}", param_hint="--replacement")
-    screen, found = console.Console(), playing.opened_run(run, runs)
+    screen, found = screens.screen(), playing.opened_run(run, runs)
     id = _episode(found, number)
     chosen = screens.whole_numbers(layers, "--layers")
     record = trajectory.TrajectoryActivations.load(found.episodes_dir / id)

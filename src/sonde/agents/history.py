@@ -8,10 +8,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pydantic
+
 from sonde import store
 from sonde.agents import environment, reading
 from sonde.capture import trajectory as capture_trajectory
 from sonde.core import errors, records
+from sonde.store import damage, schemas
 
 SETTINGS = ("max_output_tokens", "temperature", "top_p", "top_k", "stop_sequences", "system_prompt", "seed", "tools")
 
@@ -81,11 +84,40 @@ def noted(
     return store.jsonable(written)
 
 
+class _Seen(pydantic.BaseModel):
+    """New messages of an observation."""
+
+    keep: schemas.Count
+    messages: list[schemas.Data]
+    settings: schemas.Data
+
+    @pydantic.field_validator("settings")
+    @classmethod
+    def _known(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        if unknown := settings.keys() - {*SETTINGS}:
+            raise ValueError(f"there is no setting {min(unknown)!r}")
+        return settings
+
+
+class _Note(pydantic.BaseModel):
+    """What `noted` writes."""
+
+    observation: _Seen
+    text: schemas.Text
+    reward: schemas.Number | pydantic.StrictBool | schemas.Data | None
+    info: schemas.Data
+    step_type: Any
+    snapshot: schemas.Data | None = None
+
+
+NOTE = schemas.register("note about a step", _Note)
+
+
 def moments(trajectory: capture_trajectory.TrajectoryActivations) -> list[Moment]:
     """The steps of an episode as they were played.
 
     Raises:
-        EpisodeError: The trajectory was recorded without them.
+        EpisodeError: The trajectory was recorded without them, or they are not what `noted` writes.
     """
     told: list[Moment] = []
     messages: list[Mapping[str, Any]] = []
@@ -95,6 +127,10 @@ def moments(trajectory: capture_trajectory.TrajectoryActivations) -> list[Moment
             raise errors.EpisodeError(
                 f"step {number} was recorded without its conversation: play the episode with sonde.play or run_episode"
             )
+        try:
+            schemas.check(note, NOTE)
+        except damage.UnreadableError as error:
+            raise errors.EpisodeError(f"step {number} {error}: record the episode again") from error
         seen = note["observation"]
         messages = [*messages[: seen["keep"]], *seen["messages"]]
         told.append(

@@ -6,15 +6,18 @@ has a part in its numbers, so that seed, wave size and thread count fix the resu
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import pydantic
 
 from sonde import store
 from sonde.agents import presets
 from sonde.core import errors, interventions, sites
+from sonde.store import damage, schemas
 
 EnvFactory = str | Callable[[], Any]
+MOST = 10_000_000  # episodes of a run
 Conditions = Mapping[str, tuple[interventions.Intervention, ...]]
 
 
@@ -108,10 +111,41 @@ class Settings:
 
         Raises:
             OpaqueError: It holds something that could only be named.
+            RequestError: It is something else.
         """
-        fields = dict(data)
-        fields["conditions"] = {name: read(held) for name, held in fields["conditions"].items()}
-        return cls(**fields)
+        try:
+            schemas.check(dict(data), SETTINGS)
+            conditions = {name: read(held) for name, held in data["conditions"].items()}
+            return cls(**{**data, "conditions": conditions})
+        except damage.UnreadableError as error:
+            raise errors.RequestError(f"these are no settings of play: {error}") from error
+
+
+class _Settings(pydantic.BaseModel):
+    """What `Settings.to_json` writes."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    environment: schemas.Text | None
+    options: schemas.Data
+    model: schemas.Text
+    episodes: schemas.Count
+    conditions: dict[pydantic.StrictStr, list[schemas.Data]]
+    seed: Annotated[pydantic.StrictInt, pydantic.Field(ge=0)]
+    max_steps: schemas.Count | None
+    wave: schemas.Count
+    capture: schemas.Data
+    generation: schemas.Data
+    threads: Annotated[schemas.Count, pydantic.Field(le=4096)]
+
+    @pydantic.model_validator(mode="after")
+    def _possible(self) -> "_Settings":
+        if self.episodes * len(self.conditions) > MOST or not isinstance(self.capture.get("sites"), list):
+            raise ValueError(f"capture must name its sites, and there can be at most {MOST} episodes")
+        return self
+
+
+SETTINGS = schemas.register("settings of play", _Settings)
 
 
 def step_seed(seed: int, plan: Plan, step: int) -> int:

@@ -22,6 +22,7 @@ from sonde.agents import plans, progress, trajectories, waves
 from sonde.core import errors, interventions
 from sonde.models import adapters, identity, loading
 from sonde.models import model as models_model
+from sonde.store import layout
 
 KIND = "play"
 #: Tokens generated per answer at most, where neither the environment nor the caller says.
@@ -226,7 +227,7 @@ def resume(
             capture={"hook_filter": list(settings.capture["sites"]), **capture},
             generation=settings.generation,
             options=settings.options,
-            run=found.id,
+            run=found.folder.name,
             runs_dir=found.folder.parent,
             engine=engine,
             on_progress=on_progress,
@@ -251,7 +252,7 @@ def opened_run(run: str | Path, runs_dir: Path | str | None = None) -> store.Run
         StoreError: There is none.
     """
     folder = Path(run)
-    if not (folder / "manifest.json").is_file():
+    if not (folder / layout.MANIFEST).is_file():
         folder = Path(runs_dir if runs_dir is not None else store.default_runs_dir()) / str(run)
     found = store.Run.open(folder)
     if found.manifest["kind"] != KIND:
@@ -303,7 +304,7 @@ def loaded(model: Any) -> Iterator[models_model.Model]:
 
 def _finished(run: store.Run, wave: Sequence[plans.Plan]) -> bool:
     """Whether every episode of a wave is closed on disk."""
-    known = [run.episodes_dir / plan.id for plan in wave]
+    known = [run.episode_folder(plan.id) for plan in wave]
     return all(path.exists() and store.EpisodeReader.open(path).status == "closed" for path in known)
 
 

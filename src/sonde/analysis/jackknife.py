@@ -9,10 +9,15 @@ again with each cluster left out; all statistics here have closed forms for that
    clusters' own contributions: a variance that hangs on three episodes is not known as if it hung on thirty.
 3. Rates and AUROCs get the exact interval of a binomial share of as many independent draws as would have that variance,
    fewer where its degrees of freedom are few (Korn and Graubard 1998). It stays inside 0 to 1 and holds close to them.
+4. The draws of a rate are never fewer than one per cluster, as if its rows were copies of one another, and never more than its
+   rows. Few hits tell next to nothing of how alike the rows of a cluster are: one hit has a variance with one degree of
+   freedom, and would count as hardly a draw. Clusters of unequal size count as (Σ n)² / Σ n² of equal size (Kish 1965).
+5. Some cluster was hit at all, which bounds a rate from below whatever the likeness: hits are at least as many as clusters with
+   hits, so the rate is at least the exact lower end of these clusters' share, divided by the rows per cluster.
 
 Chosen by simulation, before logit, BCa and bootstrap-t intervals over episodes: those cover too rarely where a rate is
 low and rows are strongly correlated, or reach far below an AUROC near 1. How often this one covers is measured in
-tests/truth/test_statistics.py.
+tests/truth/test_statistics.py, and for rare hits by benchmarks/measure_coverage.py.
 """
 
 import dataclasses
@@ -37,6 +42,7 @@ class Jackknife:
         rows: How many rows it rests on.
         informative: How many clusters have rows on the rarer side.
         bounded: Whether it lives between 0 and 1.
+        draws: The fewest and the most independent draws that a rate is worth; nothing is known of them for other estimates.
     """
 
     value: float
@@ -44,6 +50,7 @@ class Jackknife:
     rows: int
     informative: int
     bounded: bool
+    draws: tuple[float, float] = (0.0, math.inf)
 
     @property
     def error(self) -> float:
@@ -70,7 +77,8 @@ def of_mean(
     without = (sums.sum() - sums) / (sizes.sum() - sizes)
     is_rate = bool(np.isin(numbers, (0.0, 1.0)).all()) if rate is None else rate
     informative = min(np.count_nonzero(sums), np.count_nonzero(sums < sizes)) if is_rate else count
-    return Jackknife(float(numbers.mean()), without, len(numbers), int(informative), is_rate)
+    draws = (float(sizes.sum() ** 2 / (sizes**2).sum()), float(len(numbers))) if is_rate else (0.0, math.inf)
+    return Jackknife(float(numbers.mean()), without, len(numbers), int(informative), is_rate, draws)
 
 
 def of_auroc(
@@ -140,11 +148,13 @@ def bounds(one: Jackknife, level: float) -> tuple[float, float]:
     if not one.bounded:
         reach = float(_scipy_stats().t.ppf(1 - tail, one.freedom)) * error
         return one.value - reach, one.value + reach
-    if error <= NOTHING:
+    if error <= NOTHING and math.isinf(one.draws[1]):
         return one.value, one.value
     hits, misses = _draws(one)
-    beta = _scipy_stats().beta
-    return float(beta.ppf(tail, hits, misses + 1)), float(beta.ppf(1 - tail, hits + 1, misses))
+    beta, (touched, rest, share) = _scipy_stats().beta, _touched(one)
+    some = share * float(beta.ppf(tail, touched, rest + 1))
+    low, high = beta.ppf(tail, hits, misses + 1), beta.ppf(1 - tail, hits + 1, misses)
+    return max(float(low), some), min(float(high), 1 - some)
 
 
 def p_value(one: Jackknife, null: float) -> float:
@@ -155,21 +165,33 @@ def p_value(one: Jackknife, null: float) -> float:
     if one.bounded and one.value in (0.0, 1.0):
         side = null if one.value == 1 else 1 - null
         return min(1.0, 2 * side ** _witnesses(one))
-    if error <= NOTHING * abs(one.value):  # every cluster says exactly the same: as sure as tossing that many coins
+    if error <= NOTHING * abs(one.value) and not (
+        one.bounded and math.isfinite(one.draws[1])
+    ):  # every cluster says exactly the same: as sure as tossing that many coins
         return min(1.0, 2 * 0.5 ** len(one.without))
     if not one.bounded:
         return float(2 * _scipy_stats().t.sf(abs(one.value - null) / error, one.freedom))
     hits, misses = _draws(one)
-    beta = _scipy_stats().beta
+    beta, (touched, rest, share) = _scipy_stats().beta, _touched(one)
     tail = beta.cdf(null, hits, misses + 1) if null < one.value else beta.sf(null, hits + 1, misses)
+    if share:
+        tail = min(tail, beta.cdf((null if null < one.value else 1 - null) / share, touched, rest + 1))
     return float(min(1.0, 2 * tail))
 
 
 def _draws(one: Jackknife) -> tuple[float, float]:
     """Hits and misses of as many independent draws as would be known as well as the estimate is."""
     quantiles = _scipy_stats().norm.ppf(0.975) / _scipy_stats().t.ppf(0.975, one.freedom)
-    draws = one.value * (1 - one.value) / one.error**2 * float(quantiles) ** 2
+    known = one.value * (1 - one.value) / one.error**2 * float(quantiles) ** 2 if one.error else math.inf
+    fewest, most = one.draws
+    draws = min(max(known, fewest), most)
     return one.value * draws, (1 - one.value) * draws
+
+
+def _touched(one: Jackknife) -> tuple[int, int, float]:
+    """Of a rate: clusters on its rarer side, all others, and clusters per row; 0 clusters per row for what is no rate."""
+    count = len(one.without)
+    return one.informative, count - one.informative, count / one.rows if math.isfinite(one.draws[1]) else 0.0
 
 
 def _witnesses(one: Jackknife) -> int:

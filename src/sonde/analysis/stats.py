@@ -78,7 +78,9 @@ def mean_interval(
 ) -> Estimate:
     """Estimates a mean, or a rate, from rows that come in clusters.
 
-    A rate of rows that are a cluster each has the exact interval of a binomial share (Clopper and Pearson).
+    A rate of rows that are a cluster each has the exact interval of a binomial share (Clopper and Pearson). Where rows share
+    clusters, that of as many independent draws as tell as much, at least one per cluster: rare hits have wide intervals, and
+    none at all has that of one draw per cluster.
 
     Args:
         values: Numbers or truth values.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.core import errors
-from sonde.store import disk, documents
+from sonde.store import disk, documents, schemas
 
 SETTINGS, ROWS = "settings.json", "rows.jsonl"
 Key = tuple[str, str, int, str]
@@ -61,6 +61,10 @@ class Row:
         return self.kind, self.case, self.seed, self.method
 
 
+SETTINGS_KIND = schemas.register("settings of a leaderboard", schemas.Data)
+ROW_KIND = schemas.register("row of a leaderboard", schemas.strict(Row, extra="ignore"))
+
+
 class Kept:
     """The folder of a leaderboard."""
 
@@ -79,7 +83,7 @@ class Kept:
         _check(folder, settings)
         with disk.explained(folder / ROWS):
             self._file = disk.AppendFile(folder / ROWS)
-            self.rows, end = _rows((folder / ROWS).read_bytes())
+            self.rows, end = _rows(folder / ROWS)
             self._file.cut(end)
 
     def add(self, row: Row) -> None:
@@ -102,11 +106,11 @@ def read(folder: Path, settings: Mapping[str, Any]) -> dict[Key, Row]:
     if not (folder / SETTINGS).exists():
         return {}
     _check(folder, settings)
-    return _rows((folder / ROWS).read_bytes())[0] if (folder / ROWS).exists() else {}
+    return _rows(folder / ROWS)[0] if (folder / ROWS).exists() else {}
 
 
 def _check(folder: Path, settings: Mapping[str, Any]) -> None:
-    there = json.loads((folder / SETTINGS).read_text())
+    there = documents.read_results(folder / SETTINGS, SETTINGS_KIND)
     if there != dict(settings):
         odd = [f"{name} {there.get(name)} / {value}" for name, value in settings.items() if there.get(name) != value]
         raise errors.RequestError(
@@ -114,15 +118,9 @@ def _check(folder: Path, settings: Mapping[str, Any]) -> None:
         )
 
 
-def _rows(data: bytes) -> tuple[dict[Key, Row], int]:
+def _rows(path: Path) -> tuple[dict[Key, Row], int]:
     """What was written whole, and where the last of it ends."""
-    found, end = {}, 0
+    lines, end = documents.whole_lines(path, ROW_KIND)
     names = {field.name for field in dataclasses.fields(Row)}
-    for line in data.split(b"\n")[:-1]:
-        content = documents.unseal_line(line)
-        if content is None:
-            break
-        row = Row(**{name: value for name, value in content.items() if name in names})
-        found[row.key] = row
-        end += len(line) + 1
-    return found, end
+    rows = [Row(**{name: value for name, value in line.items() if name in names}) for line in lines]
+    return {row.key: row for row in rows}, end

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from sonde import store
 from sonde.core import errors, sites
+from sonde.store import damage
 
 TOKENS, KEYS = "records.token", "records.keys"
 #: Where episodes of the first format, whose steps name no positions, keep those at which a token was first encoded.
@@ -48,6 +49,10 @@ class Records:
         records = cls()
         records._reader = reader
         records.count = reader.shape(TOKENS)[0] if TOKENS in reader.names else 0
+        for name in {TOKENS, KEYS, POSITIONS} & {*reader.names}:
+            if (reader.dtype(name), reader.shape(name)) != ("I64", (records.count,)):
+                problem = f"is {reader.dtype(name)} of shape {reader.shape(name)}, expected I64 of {(records.count,)}"
+                raise damage.Damage(reader.folder, problem, array=name).error()
         return records
 
     @property
@@ -132,6 +137,8 @@ class Records:
             _check_there(name, int(index.max()) < len(rows) if len(index) else True)
             return rows[index.to(rows.device)]
         keys = self.whole(KEYS)
+        if rows.ndim != 2 or bool((keys < 0).any()):
+            raise errors.StoreError(f"{name!r} is not recorded as a number per head for each key: record it again")
         if self._offsets is None:
             self._offsets = torch.cumsum(keys, 0) - keys
         counts, starts = keys[index].tolist(), self._offsets[index].tolist()
@@ -176,6 +183,10 @@ def to_array(value: Tensor) -> store.Array:
 
 def from_array(array: store.Array) -> Tensor:
     """A tensor on the store's bytes, without a copy."""
+    if array.dtype not in _LOADED:
+        raise errors.StoreError(
+            f"an array of {array.dtype} is nothing that a capture records: expected one of {sorted(_LOADED)}"
+        )
     dtype: Any = _LOADED[array.dtype]
     if not len(array.data):
         return torch.zeros(array.shape, dtype=dtype)

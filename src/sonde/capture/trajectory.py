@@ -15,7 +15,9 @@ from torch import Tensor
 
 from sonde import store
 from sonde.capture import records as capture_records
+from sonde.capture import trajectory_lines
 from sonde.core import errors
+from sonde.store import damage, steplog
 
 FORMAT = "trajectory-2"
 READABLE = ("trajectory-1", FORMAT)
@@ -220,7 +222,11 @@ class TrajectoryActivations:
             )
         records = capture_records.Records.of_reader(reader)
         steps: list[Step] = []
-        for line in reader.steps:
+        for number, line in enumerate(reader.steps):
+            try:
+                trajectory_lines.check(line, steps=len(steps), records=records.count)
+            except damage.UnreadableError as error:
+                raise damage.Damage(reader.folder / steplog.NAME, str(error), step=number).error() from error
             if "amends" in line:
                 steps[line["amends"]].metadata.update(line["metadata"])
             else:

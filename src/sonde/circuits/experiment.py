@@ -26,6 +26,7 @@ import numpy as np
 from sonde.analysis import stats
 from sonde.circuits import faithfulness, graph, keeping, metrics, pairs, registry, running, scores, tasks
 from sonde.core import errors
+from sonde.models import identity
 from sonde.models import model as models_model
 
 PAIRS = 64
@@ -119,7 +120,7 @@ class Search:
         Raises:
             RequestError: Task, metric or ablation is unknown, or the task does not fit the tokenizer.
         """
-        self.model, self.settings = model, settings
+        self.model, self.settings, self.held = model, settings, identity.of(model)
         self.metric, make = metrics.get(settings.metric), tasks.get(settings.task)
         count = settings.pairs if settings.pairs is not None or settings.task.endswith(".jsonl") else PAIRS
         self.pairs, self.report = make(model, n=count, seed=settings.seed)
@@ -199,7 +200,12 @@ class Search:
         return {
             "model": found.model_id,
             "settings": self.settings.to_json(),
-            "pairs": {"scoring": len(self.scoring), "judging": len(self.judging), "report": self.report.to_json()},
+            "pairs": {
+                "scoring": len(self.scoring),
+                "judging": len(self.judging),
+                "enough": ends.enough,
+                "report": self.report.to_json(),
+            },
             "graph": {**self.graph.to_json(), "n_edges": self.graph.n_edges},
             "metric": {"whole": float(ends.whole.mean()), "empty": float(ends.empty.mean())},
             "methods": {
@@ -209,8 +215,8 @@ class Search:
         }
 
     def _open(self, folder: str | Path) -> keeping.Kept:
-        told = {"model": self.model.cfg.model_name, **self.settings.to_json(), "tokens": _digest(self.pairs)}
-        return keeping.Kept(Path(folder), told)
+        told = {"model": self.held["name"], **self.settings.to_json(), "tokens": _digest(self.pairs)}
+        return keeping.Kept(Path(folder), told, self.held)
 
     def _measure_ends(self, kept: keeping.Kept) -> None:
         if self._judge is not None:

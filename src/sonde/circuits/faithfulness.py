@@ -37,6 +37,7 @@ from sonde.report import charts
 
 SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 DRAWS = 2000
+FEWEST = 6  # pairs; with five, flipping all signs alike happens by chance one time in sixteen
 Tell = Callable[[str, int, int], None]
 
 
@@ -65,6 +66,11 @@ class Ends:
                 f"the whole model and the model with every edge cut have the same metric ({self.whole.mean():.4g}) on these "
                 f"{len(self.whole)} pairs: there is nothing to be faithful to; change the pairs, the metric or the ablation"
             )
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are pairs enough for any test to tell a difference from chance."""
+        return len(self.whole) >= FEWEST
 
     @property
     def apart(self) -> bool:

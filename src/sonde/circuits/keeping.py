@@ -1,7 +1,7 @@
 """Where is a search for circuits kept, so that it can be stopped and taken up?
 
     folder/
-        settings.json          what was asked
+        settings.json          what was asked, and of which model: see `models.identity`
         scores/{method}.json   what each method found, with a checksum
         points.jsonl           the metric of each pair for each circuit that was run alone, one checksummed line each
         results.json           at the end: curves, CPR, CMD, the circuit
@@ -14,27 +14,54 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import pydantic
 from jaxtyping import Float
 
 from sonde.circuits import scores
 from sonde.core import errors
-from sonde.store import disk, documents, plain
+from sonde.models import identity
+from sonde.store import damage, disk, documents, files, plain, schemas
 
 SETTINGS, SCORES, POINTS, RESULTS = "settings.json", "scores", "points.jsonl", "results.json"
+HELD = "held"
+
+
+class _Settings(pydantic.BaseModel):
+    """settings.json: what was asked, and the record of the model that was."""
+
+    held: schemas.Data = {}
+
+
+class _Point(pydantic.BaseModel):
+    """A line of points.jsonl."""
+
+    name: schemas.Text
+    n_edges: schemas.Count
+    values: Annotated[list[schemas.Number], pydantic.Field(fail_fast=True)]
+
+
+SETTINGS_KIND = schemas.register("settings of a search", _Settings)
+SCORES_KIND = schemas.register("file of scores", schemas.Data)
+POINT_KIND = schemas.register("point of a curve", _Point)
 _ODD = re.compile(r"[^\w.-]", re.ASCII)
 
 
 class Kept:
     """The folder of a search under way."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any], held: Mapping[str, Any]) -> None:
         """Makes the folder, or takes up the search that is there.
 
+        Args:
+            folder: Where it is.
+            settings: What is asked.
+            held: The model's record.
+
         Raises:
-            RequestError: The folder holds a search with other settings.
+            RequestError: The folder holds a search with other settings, or of another model.
             StoreError: It cannot be written, or somebody else is writing it.
         """
         self.folder = folder
@@ -42,12 +69,18 @@ class Kept:
         with disk.explained(folder):
             disk.make_dirs(folder / SCORES)
             if not path.exists():
-                disk.write_atomic(path, _text(told))
-        _check_same(folder, _read(path), told)
+                disk.write_atomic(path, _text({**told, HELD: plain.jsonable(held)}))
+        known = documents.read_results(path, SETTINGS_KIND)
+        before = known.pop(HELD, {})
+        _check_same(folder, known, told)
+        identity.check(before, held, what=f"the search in {folder}")
         with disk.explained(folder / POINTS):
             self._file = disk.AppendFile(folder / POINTS)
-            self._points, end = _points((folder / POINTS).read_bytes())
+            points, end = documents.whole_lines(folder / POINTS, POINT_KIND)
             self._file.cut(end)
+        self._points: dict[tuple[str, int], Float[np.ndarray, "pair"]] = {
+            (one["name"], one["n_edges"]): np.array(one["values"], dtype=np.float64) for one in points
+        }
 
     def point(self, name: str, n_edges: int) -> Float[np.ndarray, "pair"] | None:
         """The metric of each pair, for a circuit that was run before."""
@@ -73,14 +106,13 @@ class Kept:
         path = self._path(method)
         if not path.exists():
             return None
-        with disk.explained(path, doing="read"):
-            content = documents.unseal_line(path.read_bytes().removesuffix(b"\n"))
-        if content is None:
-            raise errors.DamagedError(
-                f"{path}: the checksum does not match; delete the file, and the method runs again"
-            )
-        content.pop("crc32", None)
-        return scores.Scores.from_json(content)
+        try:
+            with disk.explained(path, doing="read"):
+                content = documents.unseal_line(files.read(path, schemas.LIMIT).removesuffix(b"\n"), SCORES_KIND)
+            content.pop("crc32", None)
+            return scores.Scores.from_json(content)
+        except (damage.UnreadableError, LookupError, TypeError, ValueError) as error:
+            raise errors.DamagedError(f"{path}: {error}; delete the file, and the method runs again") from error
 
     def add_found(self, method: str, found: scores.Scores) -> None:
         """Keeps what a method found."""
@@ -107,26 +139,6 @@ def _check_same(folder: Path, known: Mapping[str, Any], told: Mapping[str, Any])
             f"{folder} holds a search with other settings: {', '.join(different)}; give the settings it was begun with, "
             "or another folder"
         )
-
-
-def _points(data: bytes) -> tuple[dict[tuple[str, int], Float[np.ndarray, "pair"]], int]:
-    """What was written whole, and where the last of it ends."""
-    found, end = {}, 0
-    for line in data.split(b"\n")[:-1]:
-        content = documents.unseal_line(line)
-        if content is None:
-            break
-        found[content["name"], content["n_edges"]] = np.array(content["values"], dtype=np.float64)
-        end += len(line) + 1
-    return found, end
-
-
-def _read(path: Path) -> Any:
-    try:
-        with disk.explained(path, doing="read"):
-            return json.loads(path.read_bytes())
-    except ValueError as error:
-        raise errors.DamagedError(f"{path} is no JSON: {error}") from error
 
 
 def _text(content: Any) -> bytes:

@@ -56,10 +56,12 @@ def report(
 ) -> page.Report:
     """The page as data."""
     names = ("sonde", "torch", "transformers", "numpy")
-    sections = [_faithful(found), _pairs(found)]
-    if chosen is not None and len(chosen.circuit):
-        sections.insert(1, _circuit(found, chosen, view))
-    sections += [_method(one, found) for one in found.scores.values()]
+    sections = [_pairs(found)]
+    if found.search.judge.ends.enough:
+        sections = [_faithful(found), *sections]
+        if chosen is not None and len(chosen.circuit):
+            sections.insert(1, _circuit(found, chosen, view))
+        sections += [_method(one, found) for one in found.scores.values()]
     return page.Report(
         title=f"Circuits of {found.model_id}: {found.search.settings.task}",
         summary=sentences(found, chosen=chosen),
@@ -71,8 +73,15 @@ def report(
 
 
 def sentences(found: experiment.Found, *, chosen: experiment.Chosen | None = None) -> tuple[str, ...]:
-    """What was found, in words."""
+    """What was found, in words; nothing but that the pairs are too few if they are."""
     search, ends = found.search, found.search.judge.ends
+    left = _left_out(found)
+    if not ends.enough:
+        few = (
+            f"Too few pairs to tell: {len(ends.whole)} judge, and it takes {faithfulness.FEWEST} for any difference to be more than "
+            "chance. Scores and metrics are kept; give more pairs for a report."
+        )
+        return (few, *left)
     better = ends.whole > ends.empty if search.metric.better == "high" else ends.whole < ends.empty
     said = [
         f"The whole model has a mean {search.metric.name} of {ends.whole.mean():.3g} on {len(ends.whole)} pairs, the model with "
@@ -80,12 +89,10 @@ def sentences(found: experiment.Found, *, chosen: experiment.Chosen | None = Non
         f"{len(search.scoring)} pairs gave the scores, {len(search.judging)} others judged."
         if search.settings.holdout
         else "The same pairs gave the scores and judged, so faithfulness is too high.",
+        *left,
     ]
-    if not ends.apart:
-        said.append(
-            "Whole model and no edge are not apart by more than chance on these pairs: the model does not do this task, "
-            "and every faithfulness below is a ratio of noise."
-        )
+    if doubt := doubts(ends, search.metric.better):
+        said.append(doubt)
     if chosen is not None:
         said.append(_chosen(found, chosen))
     control = found.curves.get(CONTROL)
@@ -97,6 +104,21 @@ def sentences(found: experiment.Found, *, chosen: experiment.Chosen | None = Non
     if control is None:
         said.append("There is no random ranking to compare with: sonde circuits compare has one.")
     return tuple(said)
+
+
+def doubts(ends: faithfulness.Ends, better: str) -> str:
+    """Why faithfulness between these ends means little; nothing if it does not."""
+    if not ends.apart:
+        return (
+            "Whole model and no edge are not apart by more than chance on these pairs: that the model does this task is not shown, "
+            "and every faithfulness below may be a ratio of noise."
+        )
+    if (ends.whole.mean() > ends.empty.mean()) != (better == "high"):
+        return (
+            "The whole model does worse than with every edge cut: it does not do this task, and a high faithfulness below "
+            "means as bad as the whole model."
+        )
+    return ""
 
 
 def table(found: experiment.Found) -> page.Table:
@@ -226,6 +248,12 @@ def _pairs(found: experiment.Found) -> page.Section:
     text = f"{made.kept} pairs of {made.task} fit the tokenizer: clean and corrupt input have as many tokens."
     tables = (page.Table(("reason", "how many", "such as"), rows, "What was left out.", folded=False),) if rows else ()
     return page.Section("Pairs", text, tables=tables)
+
+
+def _left_out(found: experiment.Found) -> tuple[str, ...]:
+    """How many given pairs or words were left out, and why; nothing if none were."""
+    reasons = ", ".join(f"{count} ({reason})" for reason, count in found.search.report.dropped.items())
+    return (f"Left out: {reasons}.",) if reasons else ()
 
 
 def _chosen(found: experiment.Found, chosen: experiment.Chosen) -> str:

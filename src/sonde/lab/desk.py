@@ -65,7 +65,12 @@ class Desk:
     """Where the tools are used, for one inquiry."""
 
     def __init__(self, bench: experiments.Experiments, inquiry: inquiries.Inquiry) -> None:
-        """Takes what measures, and the inquiry it is for."""
+        """Takes what measures, and the inquiry it is for.
+
+        Raises:
+            RequestError: The inquiry is about another model; says what differs.
+        """
+        bench.check(inquiry.settings.held, what=inquiry.id)
         self.bench, self.inquiry = bench, inquiry
         self._controls: dict[str, list[Any]] = {}
         self._do: dict[str, Callable[[Any], Reply]] = {

@@ -10,8 +10,9 @@ one still solve, with the exact binomial interval. Beside it stand the accuracy,
 The intact model runs once over the whole task. Costs one batch of short generations per experiment.
 """
 
+import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 from sonde.analysis import stats
 from sonde.core import errors
 from sonde.lab import controls, corruptions, measuring, tasks
+from sonde.models import identity
 from sonde.models import model as models_model
 
 #: With fewer examples on each side of the split than this, nothing can be shown at the 5 % level.
@@ -54,6 +56,19 @@ class Experiments:
             self._intact = measuring.score_task(self.model, self.parse("none"), self.task, max_new_tokens=NEW_TOKENS)
             self.intact_seconds = round(time.monotonic() - began, 3)
         return self._intact
+
+    @functools.cached_property
+    def held(self) -> dict[str, Any]:
+        """The model's record, made when first asked for."""
+        return identity.of(self.model)
+
+    def check(self, held: Mapping[str, Any], *, what: str) -> None:
+        """Refuses to go on with what is about another model; a record of earlier versions is empty.
+
+        Raises:
+            RequestError: It is; says what differs.
+        """
+        identity.check(held, self.held, what=what)
 
     @property
     def solved(self) -> list[int]:

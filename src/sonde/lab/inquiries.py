@@ -32,6 +32,7 @@ class Settings:
         held_out: Examples that only registered predictions and their controls may see.
         approve: Whether every experiment waits for a person's yes.
         more: What else the planner was told.
+        held: The model's record: see `models.identity`.
     """
 
     model: str
@@ -44,6 +45,7 @@ class Settings:
     held_out: tuple[int, ...] = ()
     approve: bool = False
     more: dict[str, Any] = dataclasses.field(default_factory=dict)
+    held: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The settings as JSON data."""

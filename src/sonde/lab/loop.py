@@ -45,6 +45,7 @@ def begin(book: log.Log, bench: experiments.Experiments, *, most: int = EXAMPLES
         "model": bench.model.cfg.model_name,
         "task": bench.task.name,
         "n_layers": bench.n_layers,
+        "held": bench.held,
     } | settings
     made = inquiries.Settings(**given)
     budget.check(made.limits, budget.Spent())
@@ -162,7 +163,12 @@ class Repeated:
 
 
 def replay(bench: experiments.Experiments, inquiry: inquiries.Inquiry) -> tuple[inquiries.Inquiry, list[Repeated]]:
-    """Makes all calls of an inquiry again, in a new inquiry with the same examples, and compares."""
+    """Makes all calls of an inquiry again, in a new inquiry with the same examples, and compares.
+
+    Raises:
+        RequestError: It is about another model; says what differs.
+    """
+    bench.check(inquiry.settings.held, what=inquiry.id)
     fields = inquiry.settings.to_json() | {"approve": False}
     fields["more"] = {**inquiry.settings.more, "replay_of": inquiry.id}
     fresh = inquiries.begin(inquiry.book, inquiries.Settings.read(fields))

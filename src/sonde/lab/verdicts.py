@@ -75,6 +75,10 @@ def combine(chosen: Sequence[inquiries.Inquiry]) -> Verdict:
         raise errors.RequestError(
             f"one verdict is about one model and one task, got {listed}: choose inquiries that agree"
         )
+    if len({one.settings.held.get("weights") for one in chosen} - {None}) > 1:
+        raise errors.RequestError(
+            "these inquiries are about models of one name that have other weights: choose among them"
+        )
     unfinished = [one.id for one in chosen if one.ended() is None]
     if unfinished:
         raise errors.RequestError(

@@ -8,14 +8,16 @@ Three digests, SHA-256 each:
 
 - `weights`: name, type, shape and bytes of every parameter and buffer, sorted by name, as the network holds them; the device
   makes no difference, nor whether two of them are tied.
-- `network`: what is computed with them: the config, what ends a generation, each module's place and class, whether it trains,
-  how many hooks of others it carries, and a forward method that it was given by hand.
+- `network`: what is computed with them: the config, what ends a generation, each module's place, class, settings and
+  functions (`scaling`, `variance_epsilon`), how many hooks of others it carries, and a forward method that it or its class
+  was given by hand.
 - `tokenizer`: its vocabulary, rules, special tokens and chat template; None for one that cannot be described.
 
 Nothing is remembered, since weights can be changed without a trace: asking again computes again. Costs a third of a second
 for 135 million weights in float32, which is what a processor needs to read and hash them.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -38,6 +40,8 @@ WORDS = {
     "tokenizer": "its tokenizer or chat template is another",
 }
 _VOLATILE = {"_name_or_path", "_model_name_or_path", "transformers_version", "dtype", "torch_dtype"}
+#: Where a module was loaded from, what its last call left behind, and what is looked at otherwise.
+_NO_SETTINGS = {"name_or_path", "max_seq_len_cached", "forward"}
 _TOKENIZER = ("chat_template", "special_tokens_map", "padding_side", "clean_up_tokenization_spaces",
               "split_special_tokens", "add_bos_token", "add_eos_token")  # fmt: skip
 
@@ -138,7 +142,43 @@ def _modules(model: models_model.Model) -> Iterator[list[Any]]:
         hooks = [*module._forward_pre_hooks, *module._forward_hooks]
         forward = vars(module).get("forward")
         by_hand = forward is not None and not type(forward).__module__.startswith("sonde.models.")
-        yield [path, _class(module), module.training, sum(hook not in own for hook in hooks), by_hand]
+        forward_of_class = _function(type(module).forward)
+        yield [
+            path,
+            _class(module),
+            forward_of_class,
+            _settings(module),
+            sum(hook not in own for hook in hooks),
+            by_hand,
+        ]
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    """What a module computes with besides weights and config: its own numbers, words, tensors and functions."""
+    found = {
+        name: value for name, value in vars(module).items() if not name.startswith("_") and name not in _NO_SETTINGS
+    }
+    return {name: _setting(value) for name, value in found.items()}
+
+
+def _setting(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_setting(one) for one in value]
+    if isinstance(value, dict):
+        return {str(key): _setting(one) for key, one in value.items()}
+    if isinstance(value, Tensor):
+        return _content(value)
+    if isinstance(value, functools.partial):
+        return [_function(value.func), _setting(value.args), _setting(value.keywords)]
+    return _function(value) if callable(value) else _class(value)
+
+
+def _function(function: Any) -> str:
+    """The name of a function, or the class of what is called like one."""
+    name = getattr(function, "__qualname__", None)
+    return f"{function.__module__}.{name}" if name else _class(function)
 
 
 def _tokenizer(tokenizer: Any) -> str | None:

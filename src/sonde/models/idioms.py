@@ -6,6 +6,7 @@ instead: an AttributeError for an attribute, so that `hasattr` stays honest, and
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import NoReturn, ParamSpec, TypeVar
 
@@ -33,10 +34,9 @@ _TRACE = (
     "Sonde has no tracing context: record with `model.run_with_cache(tokens, sites)`, change with "
     "`model.run_with_hooks(tokens, [(site, fn)])` or `interventions=[…]`; values are there at once and need no save()"
 )
-_ATTRIBUTE = "write `sonde.analysis.lenses.direct_logit_attribution(model, tokens, answer, other)`"
-_STACK = (
-    "add up what you recorded, such as `cache.stack_activation('attn_out')`; for shares of a logit, " + _ATTRIBUTE[6:]
-)
+_LENSES = "write `from sonde.analysis import lenses`, and `lenses.{}`"
+_ATTRIBUTE = _LENSES.format("direct_logit_attribution(model, tokens, answer, other)")
+_STACK = "add up what you recorded, such as `cache.stack_activation('attn_out')`; for shares of a logit, " + _ATTRIBUTE
 
 #: Attributes of a Model.
 MODEL = _rows(
@@ -46,12 +46,13 @@ MODEL = _rows(
         "add_caching_hooks get_caching_hooks cache_all cache_some": _RECORD,
         "hook_dict hook_points hook_aliases get_hook_point list_hooks block_hooks mod_dict": "write `model.site_names`",
         "from_pretrained from_pretrained_no_processing boot_transformers boot_native boot_tl_legacy": _LOAD,
-        "list_supported_models check_model_support": "write `sonde.models.families.FAMILIES`; a new architecture is one row",
+        "list_supported_models check_model_support": "write `from sonde.models import families`, and `families.FAMILIES`; a new architecture is one row",
         "enable_compatibility_mode process_weights fold_layer_norm center_writing_weights center_unembed": _NO_FOLDING,
         "fold_value_biases process_weights_ refactor_factored_attn_matrices": _NO_FOLDING,
         "set_use_attn_result set_use_attn_in set_use_split_qkv_input set_use_hook_mlp_in": _FLAG,
         "blocks pos_embed": "write `model.W_Q[layer]` or `model.W_pos` for weights, 'blocks.0.hook_resid_post' for a Site, `model.hf`",
         "blocks_with block_submodules stack_params_for layer_types": "write `model.site_names`: every layer has the same Sites",
+        "hook_embed hook_pos_embed": "name the Site: `model.run_with_cache(tokens, 'hook_embed')`, or `model.hooks([('hook_embed', fn)])`",
         "original_model": "write `model.hf`",
         "forward": "write `model(tokens)`",
         "loss_fn": "write `model(tokens, return_type='loss')`",
@@ -79,6 +80,7 @@ MODEL = _rows(
         "config": "write `model.cfg` for sizes, `model.hf.config` for all of it",
         "trace scan session invoke iter all output outputs input inputs skip pipe save": _TRACE,
         "edit clear_edits": "Sonde changes no model for good: " + _HOOKS,
+        "next all": "choose by step and phase: `sonde.Steer(…, steps=[0], phase='decode')`, or a hook's `hook.positions`",
         "interleave dispatch devices parent root get attn_implementation": _MODULE,
     }
 )
@@ -92,7 +94,8 @@ CACHE = _rows(
         "toggle_autodiff": "recorded values carry no gradients",
         "save": "write `safetensors.torch.save_file(dict(cache), path)`; episodes are stored by `sonde.ActivationCapture`",
         "logit_attrs apply_ln_to_stack get_full_resid_decomposition": _ATTRIBUTE,
-        "logit_lens accumulated_resid": "write `sonde.analysis.lenses.logit_lens(model, tokens)`, or `cache.stack_activation('resid_pre')`",
+        "logit_lens accumulated_resid": _LENSES.format("logit_lens(model, tokens)")
+        + ", or `cache.stack_activation('resid_pre')`",
         "decompose_resid": _STACK,
         "stack_head_results compute_head_results": "record 'blocks.*.attn.hook_result' and write `cache.stack_activation('result')`",
         "stack_neuron_results get_neuron_results": "multiply `cache['post', layer]` with `model.W_out[layer]`",
@@ -127,7 +130,7 @@ PACKAGE = _rows(
         "HookPoint": "name the Site: `model.site_names`",
         "FactoredMatrix": "multiply the weights: `model.W_V[layer, head] @ model.W_O[layer, head]`",
         "utils": "Site names are plain text, or `str(sonde.Site('attn.hook_z', 3))`; a cache takes `cache['z', 3]`",
-        "patching": "write `sonde.analysis.tracing`, or `sonde.Patch(values=…)`",
+        "patching": "write `from sonde.analysis import tracing`, or `sonde.Patch(values=…)`",
         "trace session save": _TRACE,
     }
 )
@@ -137,6 +140,9 @@ _HELD = "hooks end with their block and nothing else is touched: leave it out"
 ARGUMENTS = _rows(
     {
         "prepend_bos": "write `model.to_tokens(text, prepend_bos=…)` and pass the tokens",
+        "return_type": "write `model(tokens, return_type=…)` for the loss",
+        "truncate": "a text that does not fit is an error: cut the tokens yourself",
+        "move_to_device": "tokens are where the weights are: `model.device`",
         "padding_side": "pad the tokens yourself and pass `attention_mask`; `generate` takes texts of any length",
         "return_cache_object": "a cache is a dict: `dict(cache)`",
         "remove_batch_dim": "index the values: `cache['resid_post', 0][0]`",
@@ -190,10 +196,11 @@ class Elsewhere:
 
 def explained(function: Callable[P, R]) -> Callable[P, R]:
     """Answers arguments that only other libraries take with what to write instead."""
+    own = inspect.signature(function).parameters
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs:
+        for name in kwargs.keys() - own.keys():
             if name in ARGUMENTS:
                 word = function.__name__.replace("__call__", "a Model")
                 raise errors.RequestError(f"{word} takes no {name!r}: {ARGUMENTS[name]}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sonde.core import errors
-from sonde.models import bos, tokenizer_files
+from sonde.models import bos, idioms, tokenizer_files
 from sonde.models import config as model_config
 
 Tokens = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | Tensor
@@ -33,6 +33,7 @@ class Texts:
         """Where the weights are."""
         return next(self.hf.parameters()).device
 
+    @idioms.explained
     def to_tokens(self, text: Tokens, prepend_bos: bool | None = None) -> Tensor:
         """Token ids, `batch pos`, of a text, of several texts of equal length, of ids, or of a tensor of ids.
 
@@ -72,6 +73,7 @@ class Texts:
             raise errors.RequestError(f"token ids must be 0 to {self.cfg.d_vocab - 1}, got {least} to {most}")
         return tokens
 
+    @idioms.explained
     def to_str_tokens(self, text: Tokens, prepend_bos: bool | None = None) -> list[str] | list[list[str]]:
         """Each token of a text, or of ids, as text; a list per text for several texts or `batch pos` ids."""
         if not isinstance(text, str | Tensor) and len(text) and isinstance(text[0], str):

@@ -48,7 +48,9 @@ class ModelAnswerer:
 
     def __init__(self, model: Any) -> None:
         """Takes a `sonde.Model`."""
-        self.model = model
+        from sonde.models import identity
+
+        self.model, self.held = model, identity.of(model)
 
     def ask(self, prompts: Sequence[str], sampling: Sampling) -> list[str]:
         """Generates for all prompts as one batch, and from nothing: earlier batches leave no trace in the last bits.

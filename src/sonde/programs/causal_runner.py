@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.core import errors
+from sonde.models import identity
 from sonde.programs import causal, causal_asking, causal_pairs, causal_settings, causal_traces, results
 from sonde.store import disk, plain
 
@@ -132,6 +133,7 @@ class CausalExperimentRunner:
         works = [work for name in components for work in _works(tracer, prepared, name)]
         kept = results.Kept(where, _told(tracer, prepared, components))
         try:
+            kept.check_model(identity.of(tracer.model))
             batches = _run(tracer, works, kept, tell)
         finally:
             kept.close()

@@ -2,6 +2,7 @@
 
     results/debug_experiments/{name}_{timestamp}/
         settings.json        what was asked
+        models.json          which models answered: see `models.identity`
         rows.jsonl           while it runs: one checksummed line per batch, durable as soon as it is written
         results.json         at the end: one row per model and program
         summary.json         accuracy with 95 % intervals, by model and by length, beside the heuristics'
@@ -16,18 +17,49 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import pydantic
 
 from sonde.analysis import stats
 from sonde.core import errors
 from sonde.programs import heuristics
-from sonde.store import disk, documents, plain
+from sonde.store import disk, documents, plain, schemas
 
 Row = Mapping[str, Any]
+MODELS = "models.json"
 SETTINGS, ROWS, RESULTS, SUMMARY = "settings.json", "rows.jsonl", "results.json", "summary.json"
 PLOT, HEATMAP = "accuracy_plot.png", "accuracy_heatmap.png"
+
+
+class _Row(pydantic.BaseModel):
+    """One model and program, as far as it is counted again."""
+
+    seq_len: schemas.Count
+    seq_id: Any
+    model_id: schemas.Text
+    program: schemas.Text
+    true_answer: Any
+    correct: pydantic.StrictBool
+
+
+class _Batch(pydantic.BaseModel):
+    """A line of rows.jsonl."""
+
+    rows: Annotated[list[_Row], pydantic.Field(fail_fast=True)]
+
+
+class _Summary(pydantic.BaseModel):
+    """summary.json, as far as it is looked into."""
+
+    experiment: schemas.Text
+
+
+SETTINGS_KIND = schemas.register("settings of an experiment", schemas.Data)
+RESULTS_KIND = schemas.register("table of results", Annotated[list[_Row], pydantic.Field(fail_fast=True)])
+SUMMARY_KIND = schemas.register("summary of an experiment", _Summary)
+BATCH_KIND = schemas.register("batch of results", _Batch)
 _STAMP = re.compile(r"[\w-]{1,60}", re.ASCII)
 
 
@@ -66,7 +98,7 @@ class Kept:
             disk.make_dirs(folder)
             if not path.exists():
                 _write(path, told)
-        known = read(path)
+        known = documents.read_results(path, SETTINGS_KIND)
         different = sorted(name for name in {*known, *told} if known.get(name) != told.get(name))
         if different:
             raise errors.RequestError(
@@ -75,8 +107,23 @@ class Kept:
             )
         with disk.explained(folder / ROWS):
             self._file = disk.AppendFile(folder / ROWS)
-            self.batches, end = _batches((folder / ROWS).read_bytes())
+            batches, end = documents.whole_lines(folder / ROWS, BATCH_KIND)
+            self.batches: list[list[Row]] = [batch["rows"] for batch in batches]
             self._file.cut(end)
+
+    def check_model(self, held: Mapping[str, Any]) -> None:
+        """Keeps the record of a model that is to answer.
+
+        Raises:
+            RequestError: Another one of its name has answered here before; says what differs.
+        """
+        from sonde.models import identity
+
+        path = self.folder / MODELS
+        known = read(path) if path.exists() else {}
+        identity.check(known.get(held["name"], {}), held, what=f"the experiment in {self.folder}")
+        with disk.explained(path):
+            _write(path, {**known, held["name"]: plain.jsonable(held)})
 
     def add(self, rows: Sequence[Row]) -> list[Row]:
         """Keeps the rows of one batch, durably; returns them as they will be read back."""
@@ -118,7 +165,10 @@ def finished(folder: Path) -> ExperimentResult:
     Raises:
         StoreError: There is none, or it cannot be read.
     """
-    rows, summary = read(folder / RESULTS), read(folder / SUMMARY)
+    rows, summary = (
+        documents.read_results(folder / RESULTS, RESULTS_KIND),
+        documents.read_results(folder / SUMMARY, SUMMARY_KIND),
+    )
     return ExperimentResult(summary["experiment"], tuple(rows), summary, folder)
 
 
@@ -129,7 +179,9 @@ def latest(base: Path, name: str) -> ExperimentResult:
         StoreError: There is none.
     """
     found = sorted(path.parent for path in base.glob(f"*/{SUMMARY}") if path.parent.name.startswith(f"{name}_"))
-    fitting = [folder for folder in found if read(folder / SUMMARY).get("experiment") == name]
+    fitting = [
+        folder for folder in found if documents.read_results(folder / SUMMARY, SUMMARY_KIND)["experiment"] == name
+    ]
     if not fitting:
         raise errors.StoreError(f"no finished experiment {name!r} in {base}: run it first")
     return finished(fitting[-1])
@@ -167,35 +219,9 @@ def heuristic_scores(rows: Iterable[Row]) -> Mapping[str, float]:
     return heuristics.scores(each.values())
 
 
-def read(path: Path) -> Any:
-    """The content of a JSON file.
-
-    Raises:
-        StoreError: It is not there or cannot be read.
-    """
-    try:
-        with disk.explained(path, doing="read"):
-            return json.loads(path.read_bytes())
-    except ValueError as error:
-        raise errors.DamagedError(f"{path} is no JSON: {error}") from error
-
-
 def _write(path: Path, content: Any) -> None:
     disk.write_atomic(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
 
 def _where(rows: Sequence[Row], **fields: Any) -> list[Row]:
     return [row for row in rows if all(row[name] == value for name, value in fields.items())]
-
-
-def _batches(data: bytes) -> tuple[list[list[Row]], int]:
-    """The batches that were written whole, and where the last of them ends."""
-    found: list[list[Row]] = []
-    end = 0
-    for line in data.split(b"\n")[:-1]:
-        content = documents.unseal_line(line)
-        if content is None:
-            break
-        found.append(content["rows"])
-        end += len(line) + 1
-    return found, end

@@ -132,6 +132,12 @@ class ExperimentRunner:
             self._loaded[name] = self._opener(name)
         return self._loaded[name]
 
+    def _check_model(self, name: str, kept: results.Kept) -> None:
+        """Only Sonde's own models can say who they are."""
+        answerer = self._answerer(name)
+        if isinstance(answerer, answering.ModelAnswerer):
+            kept.check_model(answerer.held)
+
     def _rows(
         self,
         config: experiments.ExperimentConfig,
@@ -147,6 +153,8 @@ class ExperimentRunner:
         done = list(kept.batches)
         rows: list[results.Row] = []
         for number, name in enumerate(config.models):
+            if (number + 1) * len(cut) > len(done):
+                self._check_model(name, kept)
             for at, batch in enumerate(cut):
                 index = number * len(cut) + at
                 if index >= len(done):

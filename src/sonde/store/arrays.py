@@ -20,6 +20,9 @@ ITEM_BYTES = {
     "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
 }  # fmt: skip
 
+#: The most axes of an array, and the most rows of one whose rows take no bytes.
+MAX_AXES, MAX_EMPTY_ROWS = 32, 1 << 20
+
 _NUMPY = {
     "F64": "<f8", "I64": "<i8", "U64": "<u8",
     "F32": "<f4", "I32": "<i4", "U32": "<u4",
@@ -100,6 +103,23 @@ class Array:
 def row_bytes(dtype: str, tail: tuple[int, ...]) -> int:
     """Returns how many bytes one row takes, given the shape after axis 0."""
     return math.prod(tail) * ITEM_BYTES[dtype]
+
+
+def check_shape(shape: tuple[int, ...]) -> None:
+    """Checks that a shape may be stored: files can claim lengths that no memory has.
+
+    Raises:
+        StoreError: It has no axis 0, too many axes, or lengths that cannot be.
+    """
+    if not shape:
+        raise errors.StoreError("got shape (), expected at least one axis to append along")
+    if len(shape) > MAX_AXES:
+        raise errors.StoreError(f"got {len(shape)} axes, expected at most {MAX_AXES}")
+    # numpy refuses an empty array if its other lengths alone would be too many bytes
+    if min(shape) < 0 or math.prod(length for length in shape if length) >= 2**59:
+        raise errors.StoreError(f"no array has the shape {shape}")
+    if 0 in shape[1:] and shape[0] > MAX_EMPTY_ROWS:
+        raise errors.StoreError(f"got {shape[0]} rows without numbers, expected at most {MAX_EMPTY_ROWS}")
 
 
 def _flat(data: memoryview | bytes) -> memoryview | bytes:

@@ -90,9 +90,11 @@ def check_storable(name: str, value: arrays.Array) -> None:
     """Checks that an array can be appended at all.
 
     Raises:
-        StoreError: It has no axis 0, or its name cannot stand in a safetensors file.
+        StoreError: No such shape is stored, or its name cannot stand in a safetensors file.
     """
-    if not value.shape:
-        raise errors.StoreError(f"array {name!r}: got shape (), expected at least one axis to append along")
+    try:
+        arrays.check_shape(value.shape)
+    except errors.StoreError as error:
+        raise errors.StoreError(f"array {name!r}: {error}") from None
     if not name or name == "__metadata__" or any("\ud800" <= letter <= "\udfff" for letter in name):
         raise errors.StoreError(f"{name!r} cannot be the name of an array in a safetensors file; choose another")

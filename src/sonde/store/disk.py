@@ -9,6 +9,8 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
+import stat
 import sys
 import weakref
 from collections.abc import Iterator
@@ -19,6 +21,9 @@ from sonde.core import errors
 if sys.platform != "win32":
     import fcntl
 
+#: A file is opened as itself, never through a link, and never waiting for the other end of a pipe.
+NO_SURPRISE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_DEEP = 100
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -92,13 +97,29 @@ def write_atomic(path: Path, data: bytes) -> None:
         write_all(fd, data)
 
 
+def remove_tree(folder: Path) -> None:
+    """Deletes a folder and all in it, following no link, however deep it is."""
+    try:
+        shutil.rmtree(folder)
+    except RecursionError:  # what is deep comes up, and goes with the rest
+        for place, subfolders, _ in os.walk(folder, topdown=True):
+            if len(Path(place).parts) - len(folder.parts) >= _DEEP:
+                for name in subfolders:
+                    (Path(place) / name).rename(folder / f"{secrets.token_hex(8)}")
+                subfolders.clear()
+        remove_tree(folder)
+
+
 def is_locked(path: Path) -> bool:
     """Returns whether some AppendFile holds this file right now."""
-    if sys.platform == "win32" or not path.exists():
+    if sys.platform == "win32":
         return False
-    fd = os.open(path, os.O_RDONLY)
     try:
-        return not _lock(fd)
+        fd = os.open(path, os.O_RDONLY | NO_SURPRISE)
+    except OSError:  # there is none, or it is nothing that an AppendFile would open
+        return False
+    try:
+        return stat.S_ISREG(os.fstat(fd).st_mode) and not _lock(fd)
     finally:
         os.close(fd)
 
@@ -123,11 +144,13 @@ class AppendFile:
         """Opens the file, making it if it is missing, and locks it.
 
         Raises:
-            StoreError: Another writer has it open.
+            StoreError: Another writer has it open, or it is not a regular file.
         """
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
-        self._fd = os.open(path, flags, 0o666)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | NO_SURPRISE, 0o666)
         self._close = weakref.finalize(self, os.close, self._fd)
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            self._close()
+            raise errors.StoreError(f"{path} is not a regular file: delete it")
         if not _lock(self._fd):
             self._close()
             raise errors.StoreError(f"{path} is being written by another process or writer; close that one first")

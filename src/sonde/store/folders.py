@@ -6,6 +6,7 @@ nothing of an overwritten one stays behind. Costs a few fsyncs per episode.
 
 import contextlib
 import errno
+import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -77,10 +78,11 @@ def tidy(folder: Path) -> None:
     The journal of a closed episode is such a thing: its rows are in the packed file.
     """
     for leftover in folder.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
-    if (folder / journal.NAME).exists() and (folder / tensors.NAME).exists():
+        with contextlib.suppress(IsADirectoryError):  # no writer of ours left it
+            leftover.unlink(missing_ok=True)
+    if os.path.lexists(folder / journal.NAME) and os.path.lexists(folder / tensors.NAME):
         with contextlib.suppress(errors.StoreError):  # what is damaged stays as it is
-            if documents.read(folder / contents.NAME).get("status") == "closed":
+            if documents.read(folder / contents.NAME, "episode")["status"] == "closed":
                 (folder / journal.NAME).unlink(missing_ok=True)
 
 

@@ -10,6 +10,7 @@ Integers are little-endian. Costs one write and one fsync per step, plus the CRC
 """
 
 import json
+import math
 import struct
 import zlib
 from collections.abc import Mapping
@@ -17,10 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sonde.store import arrays, columns, damage
+from sonde.core import errors
+from sonde.store import arrays, columns, damage, documents, files
 
 NAME = "activations.journal"
 MAGIC = b"SONDEJ1\n"
+HEAD_LIMIT = 16 << 20
 _PREFIX = struct.Struct("<4sIQI")
 _PREFIX_CRC = struct.Struct("<I")
 _PREFIX_SIZE = _PREFIX.size + _PREFIX_CRC.size
@@ -71,10 +74,17 @@ def read_record(file: BinaryIO, start: int, *, size: int) -> Record:
         raise damage.UnreadableError(
             f"the file ends at byte {size}, the record at byte {start} at {body_start + body_size}"
         )
+    if head_size > HEAD_LIMIT:
+        raise damage.UnreadableError(
+            f"the head of the record at byte {start} has {head_size} bytes, more than it may have"
+        )
     head = file.read(head_size)
     if zlib.crc32(head) != head_crc:
         raise damage.UnreadableError(f"the checksum of the head of the record at byte {start} does not match")
-    return _parse_head(json.loads(head), body_start)
+    record = _parse_head(documents.parse(head, "record"), body_start)
+    if record.end != body_start + body_size:
+        raise damage.UnreadableError(f"the record at byte {start} has {body_size} bytes, its arrays need others")
+    return record
 
 
 def _parse_head(head: Mapping[str, Any], body_start: int) -> Record:
@@ -82,8 +92,14 @@ def _parse_head(head: Mapping[str, Any], body_start: int) -> Record:
     at = body_start
     for entry in head["arrays"]:
         shape = tuple(entry["shape"])
+        try:
+            arrays.check_shape(shape)
+        except errors.StoreError as error:
+            raise damage.UnreadableError(f"array {entry['name']!r}: {error}") from None
         entries.append((entry["name"], entry["dtype"], shape, at, int(entry["crc32"], 16)))
-        at += shape[0] * arrays.row_bytes(entry["dtype"], shape[1:])
+        at += math.prod(shape) * arrays.ITEM_BYTES[entry["dtype"]]
+    if len({name for name, *_ in entries}) < len(entries):
+        raise damage.UnreadableError(f"step {head['index']} has two arrays of one name")
     return Record(head["index"], at, tuple(entries))
 
 
@@ -95,20 +111,28 @@ def scan(path: Path, size: int) -> dict[str, columns.Column]:
     """
     table: dict[str, columns.Column] = {}
     start, index = len(MAGIC), 0
-    with path.open("rb") as file:
-        while start < size:
-            try:
+    try:
+        with files.opened(path) as file:
+            while start < size:
                 record = read_record(file, start, size=size)
-            except damage.UnreadableError as error:
-                raise damage.Damage(path, str(error), step=index).error() from error
-            add_to_columns(table, record)
-            start, index = record.end, index + 1
+                add_to_columns(table, record)
+                start, index = record.end, index + 1
+    except damage.UnreadableError as error:
+        raise damage.Damage(path, str(error), step=index).error() from error
     return table
 
 
 def add_to_columns(table: dict[str, columns.Column], record: Record) -> None:
-    """Notes in the table of columns where a record's arrays lie."""
+    """Notes in the table of columns where a record's arrays lie.
+
+    Raises:
+        UnreadableError: They do not fit the ones before them.
+    """
     for name, dtype, shape, start, crc in record.arrays:
         column = table.setdefault(name, columns.Column(dtype, shape[1:]))
+        if (dtype, shape[1:]) != (column.dtype, column.tail):
+            raise damage.UnreadableError(
+                f"the rows of array {name!r} in step {record.index} do not fit the earlier ones"
+            )
         rows = range(column.rows, column.rows + shape[0])
         column.add(record.index, rows, start=start, crc32=crc)

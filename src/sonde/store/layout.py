@@ -1,31 +1,67 @@
 """Where in a folder are the runs, their episodes, and the runs within a run?
 
 A study is a run that holds others: the games it played. They lie anywhere below its folder except among its
-episodes. Costs one walk over the folders.
+episodes. A folder of runs and a run may be links, which is how they are named; inside a run no link is followed. Costs
+one walk over the folders.
 """
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from sonde.store import damage, disk, files
 
 MANIFEST = "manifest.json"
 EPISODES = "episodes"
 
 
 def list_runs(runs_dir: Path) -> list[str]:
-    """Returns the ids of the runs in a folder, sorted; also those whose manifest is damaged or gone."""
-    if not runs_dir.is_dir():
+    """Returns the ids of the runs in a folder, sorted; also those whose manifest is damaged or gone.
+
+    Raises:
+        StoreError: The folder may not be read.
+    """
+    if not os.path.isdir(runs_dir):  # noqa: PTH112  # unlike Path.is_dir, it bears any name
         return []
-    found = [entry for entry in runs_dir.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
-    return sorted(entry.name for entry in found if _is_run(entry))
+    with disk.explained(runs_dir, doing="list"), os.scandir(runs_dir) as entries:
+        names = [entry.name for entry in entries if not entry.name.startswith(".") and _is_dir(entry)]
+    return sorted(name for name in names if _is_run(runs_dir / name))
 
 
 def list_episodes(folder: Path) -> list[str]:
-    """Returns the ids of the episodes in a run folder, sorted; also those that are damaged."""
+    """Returns the ids of the episodes in a run folder, sorted; also those that are damaged, or links.
+
+    None if `check` would raise.
+    """
     episodes = folder / EPISODES
-    if not episodes.is_dir():
+    try:
+        if episodes.is_symlink():
+            return []
+        with os.scandir(episodes) as entries:
+            return sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_dir(entry))
+    except OSError:
         return []
-    return sorted(entry.name for entry in episodes.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def check(folder: Path) -> None:
+    """Checks that the episodes of a run lie in its folder.
+
+    Raises:
+        DamagedError: They are elsewhere, or may not be read.
+    """
+    episodes = folder / EPISODES
+    try:
+        mode = episodes.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            os.scandir(episodes).close()
+            return
+        problem = files.LINK if stat.S_ISLNK(mode) else "is not a folder"
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    raise damage.Damage(episodes, problem).error()
 
 
 def with_runs_within(folder: Path) -> list[Path]:
@@ -34,21 +70,70 @@ def with_runs_within(folder: Path) -> list[Path]:
 
 
 def all_episodes(folder: Path) -> list[Path]:
-    """Returns the folders of all episodes of a run and of the runs within it."""
-    return [run / EPISODES / id for run in with_runs_within(folder) for id in list_episodes(run)]
+    """Returns the folders of all episodes of a run and of the runs within it, but for links."""
+    found = (run / EPISODES / id for run in with_runs_within(folder) for id in list_episodes(run))
+    return [episode for episode in found if not episode.is_symlink()]
 
 
 def loose_json(folder: Path) -> list[Path]:
     """Returns the JSON files of a run and of the runs within it that are neither a manifest nor an episode's."""
-    files = (place / name for place, names in _walk(folder) for name in names)
-    return sorted(file for file in files if file.suffix == ".json" and file.name != MANIFEST)
+    found = (place / entry.name for place, entries in _walk(folder) for entry in entries)
+    return sorted(
+        path for path in found if path.suffix == ".json" and path.name != MANIFEST and stat.S_ISREG(_mode(path))
+    )
+
+
+def strange(folder: Path) -> list[tuple[Path, str]]:
+    """Returns what is in a run that is neither a file nor a folder, such as a link or a pipe, and what is wrong with it."""
+    found: list[tuple[Path, str]] = []
+    for place, entries in _walk(folder, episodes=True):
+        for entry in entries:
+            mode = _mode(path := place / entry.name)
+            if mode and not stat.S_ISREG(mode):
+                found.append((path, files.LINK if stat.S_ISLNK(mode) else "is not a regular file"))
+    return sorted(found)
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / MANIFEST).exists() or (folder / EPISODES).is_dir()
+    """Returns whether a folder is a run; one that may not be looked into is taken for one."""
+    try:
+        (folder / MANIFEST).lstat()
+    except PermissionError:
+        return True
+    except OSError:
+        return os.path.isdir(folder / EPISODES)  # noqa: PTH112
+    return True
 
 
-def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    for place, subfolders, files in os.walk(folder):
-        subfolders[:] = [name for name in subfolders if name != EPISODES and not name.startswith(".")]
-        yield Path(place), [name for name in files if not name.startswith(".")]
+def _is_dir(entry: os.DirEntry[str], *, follow_links: bool = True) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=follow_links)
+    except OSError:  # a link in a circle
+        return False
+
+
+def _mode(path: Path) -> int:
+    """Returns what sort of thing is at a path; 0 if that cannot be told."""
+    try:
+        return path.lstat().st_mode
+    except OSError:
+        return 0
+
+
+def _walk(folder: Path, *, episodes: bool = False) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
+    """Yields each folder with what is in it but folders; unlike os.walk it bears any depth."""
+    todo = [folder]
+    while todo:
+        place = todo.pop()
+        try:
+            with os.scandir(place) as found:
+                entries = [entry for entry in found if not entry.name.startswith(".")]
+        except OSError:
+            continue
+        rest: list[os.DirEntry[str]] = []
+        for entry in entries:
+            if not _is_dir(entry, follow_links=False):
+                rest.append(entry)
+            elif episodes or entry.name != EPISODES:
+                todo.append(place / entry.name)
+        yield place, rest

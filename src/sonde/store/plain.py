@@ -27,6 +27,14 @@ def jsonable(value: object) -> Any:
     return _plain(value, [])
 
 
+def special_float(value: object) -> float | None:
+    """Returns the nan or inf that a mark stands for; None for anything else."""
+    if isinstance(value, dict) and value.get("__type__") == "float":
+        text = value.get("__repr__")
+        return float(text) if text in ("nan", "inf", "-inf") else None
+    return None
+
+
 def names_of(keys: Iterable[object]) -> list[str]:
     """The strings that a mapping's keys become, no two of them the same."""
     keys = list(keys)

@@ -6,12 +6,13 @@ an open one's is put together from the journal, with checksums compared. `verify
 """
 
 import mmap
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
 from sonde.core import errors
-from sonde.store import arrays, contents, damage, disk, verify
+from sonde.store import arrays, contents, damage, disk, files, plain, verify
 
 
 class EpisodeReader:
@@ -71,9 +72,10 @@ class EpisodeReader:
     def reward(self) -> float | None:
         """The reward, if the summary had one that is a number."""
         value = self._found.document.get("reward")
-        if isinstance(value, dict) and value.get("__type__") == "float":  # nan and inf
-            return float(value["__repr__"])
-        return value if isinstance(value, int | float) else None
+        special = plain.special_float(value)
+        if special is not None:
+            return special
+        return value if isinstance(value, int | float) and abs(value) <= sys.float_info.max else None
 
     @property
     def names(self) -> list[str]:
@@ -138,8 +140,11 @@ class EpisodeReader:
 
 def _map(path: Path) -> mmap.mmap:
     """Maps a file for reading; privately writable where memory allows, because torch wants writable buffers."""
-    with path.open("rb") as file:
-        try:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except OSError:  # larger than the system will promise memory for
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        with files.opened(path) as file, disk.explained(path, doing="map"):
+            try:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            except OSError:  # larger than the system will promise memory for
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (damage.UnreadableError, ValueError) as error:  # cut to nothing since it was opened
+        raise damage.Damage(path, str(error)).error() from error

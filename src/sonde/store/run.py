@@ -5,6 +5,7 @@ manifest. Costs a few small files per run.
 """
 
 import errno
+import os
 import platform
 import secrets
 import shutil
@@ -14,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sonde.core import errors
-from sonde.store import damage, disk, documents, folders, journal, layout, names, plain, reader, verify, writer
+from sonde.store import damage, disk, documents, files, folders, journal, layout, names, plain, reader, verify, writer
 
 
 class Run:
@@ -23,6 +24,7 @@ class Run:
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder = folder
         self.manifest = manifest
+        self._next: int | None = None  # the number of the next episode, once it was looked for
 
     @classmethod
     def create(
@@ -83,7 +85,7 @@ class Run:
             RequestError: The run of that id is of another kind, or has other settings.
         """
         parent = Path(runs_dir if runs_dir is not None else names.default_runs_dir())
-        if id is None or not (parent / names.check(id, what="run id") / layout.MANIFEST).is_file():
+        if id is None or not os.path.lexists(parent / names.check(id, what="run id") / layout.MANIFEST):
             return cls.create(parent, kind=kind, model=model, settings=settings, seed=seed, id=id)
         found = cls.open(parent / id)
         if found.manifest["kind"] != kind:
@@ -103,13 +105,16 @@ class Run:
 
         Raises:
             StoreError: There is no run here.
-            DamagedError: The manifest is damaged.
+            DamagedError: The manifest is damaged, or the episodes lie elsewhere.
             VersionError: A newer Sonde wrote it.
         """
-        folder = Path(folder).resolve()
-        if not (folder / layout.MANIFEST).is_file():
+        with disk.explained(Path(folder), doing="open"):
+            folder = Path(folder).resolve()
+        if not os.path.lexists(folder / layout.MANIFEST):
             raise errors.StoreError(f"no run at {folder}: {layout.MANIFEST} is missing")
-        return cls(folder, documents.read(folder / layout.MANIFEST))
+        manifest = documents.read(folder / layout.MANIFEST, "manifest")
+        layout.check(folder)
+        return cls(folder, manifest)
 
     @property
     def id(self) -> str:
@@ -139,19 +144,20 @@ class Run:
         Raises:
             StoreError: The id is taken or no safe folder name.
         """
-        folder = self.folder / layout.EPISODES
+        folder = self.episodes_dir
         if id is not None:
             names.check(id, what="episode id")
             return writer.EpisodeWriter.create(folder / id, metadata=metadata, overwrite=overwrite)
-        number = max((int(name) for name in self.episode_ids() if name.isdecimal()), default=-1) + 1
+        if self._next is None:
+            self._next = max((int(name) for name in self.episode_ids() if name.isdecimal()), default=-1) + 1
         while True:
-            target = folder / f"{number:05d}"
+            target = folder / f"{self._next:05d}"
+            self._next += 1
             try:
                 return writer.EpisodeWriter.create(target, metadata=metadata)
             except errors.StoreError:
-                if not target.exists():
+                if not target.exists():  # else another process took that number
                     raise
-                number += 1  # another process took that number
 
     def episode_ids(self) -> list[str]:
         """Returns the ids of all episodes, sorted."""
@@ -162,20 +168,37 @@ class Run:
 
         Raises:
             StoreError: There is none of that id.
+            DamagedError: It is damaged, or lies elsewhere.
         """
-        if id not in self.episode_ids():
+        folder = self.episode_folder(id)
+        if not folder.is_dir():
             raise errors.StoreError(f"no episode {id!r} in run {self.id}{errors.suggest(id, self.episode_ids())}")
-        return reader.EpisodeReader.open(self.folder / layout.EPISODES / id)
+        return reader.EpisodeReader.open(folder)
+
+    def episode_folder(self, id: str) -> Path:
+        """Returns where an episode is, or would be. Costs one look, however many episodes there are.
+
+        Raises:
+            StoreError: No episode can have that id.
+            DamagedError: A link stands there.
+        """
+        folder = self.episodes_dir / id
+        if id in ("", ".", "..") or len(Path(id).parts) != 1 or "\0" in id:
+            raise errors.StoreError(f"no episode {id!r} in run {self.id}{errors.suggest(id, self.episode_ids())}")
+        with disk.explained(folder, doing="open"):
+            if folder.is_symlink():
+                raise damage.Damage(folder, files.LINK).error()
+        return folder
 
     def resume_episode(self, id: str) -> writer.EpisodeWriter:
         """Continues an episode whose writer stopped before closing it."""
         names.check(id, what="episode id")
-        return writer.EpisodeWriter.resume(self.folder / layout.EPISODES / id)
+        return writer.EpisodeWriter.resume(self.episode_folder(id))
 
     def episodes(self) -> Iterator[reader.EpisodeReader]:
         """Opens all episodes one after the other, in the order of their ids."""
         for id in self.episode_ids():
-            yield reader.EpisodeReader.open(self.folder / layout.EPISODES / id)
+            yield self.episode(id)
 
     def finish(self, summary: Mapping[str, Any] | None = None) -> None:
         """Marks the run finished, with results worth keeping in the manifest; clears what killed writers left over."""
@@ -183,7 +206,7 @@ class Run:
         manifest = {**self.manifest, **ended}
         with disk.explained(self.folder, doing="finish"):
             for id in layout.list_episodes(self.folder):
-                folders.tidy(self.folder / layout.EPISODES / id)
+                folders.tidy(self.episode_folder(id))
             documents.write(self.folder / layout.MANIFEST, manifest)
         self.manifest = manifest
 
@@ -219,9 +242,9 @@ def remove(folder: Path) -> None:
         if folder.is_symlink():
             folder.unlink()
             return
-        hidden = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
+        hidden = folder.with_name(f".{secrets.token_hex(8)}.old")
         folder.rename(hidden)
-        shutil.rmtree(hidden)
+        disk.remove_tree(hidden)
 
 
 def _versions() -> dict[str, str | None]:

@@ -7,17 +7,21 @@
      "crc32": "89abcdef"}                    of all bytes of the line before the comma in front of this key
 
 A line that lacks its newline was being written when the process stopped: it was never promised to anybody and
-is passed over. Anything else that does not check out is damage. Costs one pass over the file.
+is passed over. Anything else that does not check out is damage. Costs one pass over the file, line by line.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from sonde.store import damage, documents
+from sonde.core import errors
+from sonde.store import damage, documents, files
 
 NAME = "steps.jsonl"
+#: The most bytes of a line, and of all of them.
+LINE_LIMIT, LIMIT = 64 << 20, 4 << 30
+CHUNK = 1 << 20
 #: How the line of a step begins that only adds to an earlier one: `{"amends": 3, …}`.
 AMENDS = b'"step":{"amends":'
 
@@ -34,53 +38,89 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """All trustworthy lines of a file, where the last of them ends, and what is damaged."""
+    """All trustworthy lines of a file, where the last of them ends, how much was read, and what is damaged."""
 
     lines: list[Line]
     end: int
+    size: int
     unterminated: bool
     problems: list[damage.Damage]
 
 
 def encode(line: Line) -> bytes:
-    """Returns the line as bytes, newline included."""
+    """Returns the line as bytes, newline included.
+
+    Raises:
+        StoreError: It is longer than a line may be.
+    """
     rows = {name: [start, stop, f"{crc:08x}"] for name, (start, stop, crc) in line.arrays.items()}
     content = {"index": line.index, "record": line.record, "arrays": rows, "step": line.step}
-    return documents.seal_line(content)
+    text = documents.seal_line(content)
+    if len(text) > LINE_LIMIT:
+        raise errors.StoreError(
+            f"step {line.index} takes {len(text)} bytes as JSON, more than the {LINE_LIMIT} of a line: give its numbers as "
+            "arrays, or leave some out"
+        )
+    return text
 
 
-def parse(path: Path, data: bytes) -> Log:
-    """Reads all lines, noting damaged ones instead of stopping at them."""
+def load(path: Path) -> Log:
+    """Reads all lines, noting damaged ones instead of stopping at them.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    try:
+        with files.opened(path) as file:
+            files.size_of(file, LIMIT)
+            return _load(path, file)
+    except damage.UnreadableError as error:
+        return Log([], 0, 0, False, [damage.Damage(path, str(error))])
+
+
+def _load(path: Path, file: BinaryIO) -> Log:
     lines: list[Line] = []
     problems: list[damage.Damage] = []
-    *whole, tail = data.split(b"\n")
-    for number, text in enumerate(whole):
-        content = documents.unseal_line(text)
-        if content is None:
-            problems.append(damage.Damage(path, "the checksum of the line does not match", step=number))
-        elif content["index"] != number:
-            problem = f"found step {content['index']} on line {number + 1}: lines are missing or doubled"
-            problems.append(damage.Damage(path, problem, step=number))
-        else:
-            lines.append(_line(content))
-    end = len(data) - len(tail)
-    content, size = _unterminated(tail)
-    if content is None or content["index"] != len(whole):
-        return Log(lines, end, False, problems)
-    lines.append(_line(content))
-    return Log(lines, end + size, True, problems)
+    number = end = 0
+    while (text := file.readline(LINE_LIMIT + 1)).endswith(b"\n"):
+        try:
+            lines.append(_line(text[:-1], number))
+        except damage.UnreadableError as error:
+            problems.append(damage.Damage(path, str(error), step=number))
+        number, end = number + 1, end + len(text)
+    if len(text) > LINE_LIMIT:
+        problems.append(damage.Damage(path, f"the line is longer than {LINE_LIMIT} bytes", step=number))
+        return Log(lines, end, end + len(text), False, problems)
+    last, length = _unterminated(text, number)
+    if last is not None:
+        lines.append(last)
+    return Log(lines, end + length, end + len(text), last is not None, problems)
 
 
-def _unterminated(tail: bytes) -> tuple[dict[str, Any] | None, int]:
-    """Returns the content of a last line that is complete but for its newline, and its length."""
+def _unterminated(tail: bytes, number: int) -> tuple[Line | None, int]:
+    """Returns a last line that is complete but for its newline, and its length."""
     for size in (len(tail), len(tail) - 1):
-        content = documents.unseal_line(tail[:size]) if size > 0 else None
-        if content is not None:
-            return content, size
+        try:
+            return _line(tail[:size], number), size
+        except damage.UnreadableError:
+            continue
     return None, 0
 
 
-def _line(content: Mapping[str, Any]) -> Line:
+def _line(text: bytes, number: int) -> Line:
+    """Returns what a line says.
+
+    Raises:
+        UnreadableError: It is damaged, or stands in the wrong place.
+    """
+    content = documents.unseal_line(text, "step")
+    if content["index"] != number:
+        raise damage.UnreadableError(
+            f"found step {content['index']} on line {number + 1}: lines are missing or doubled"
+        )
     rows = {name: (start, stop, int(crc, 16)) for name, (start, stop, crc) in content["arrays"].items()}
+    for name, (start, stop, _) in rows.items():
+        if start > stop:
+            raise damage.UnreadableError(f"array {name!r} has rows {start} to {stop}")
     first, end = content["record"]
     return Line(content["index"], (first, end), rows, content["step"])

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sonde.core import errors
-from sonde.store import disk
+from sonde.store import disk, plain
 
 KEYS = ("run", "episode", "step")
 
@@ -76,7 +76,7 @@ def _kind(value: Any) -> str | None:
         return "bool"
     if isinstance(value, int):
         return "int" if -(2**63) <= value < 2**63 else "json"
-    if isinstance(value, float) or _special_float(value) is not None:
+    if isinstance(value, float) or plain.special_float(value) is not None:
         return "float"
     return "str" if _is_text(value) else "json"
 
@@ -84,13 +84,6 @@ def _kind(value: Any) -> str | None:
 def _is_text(value: Any) -> bool:
     """Returns whether it is a string that UTF-8, and so Parquet, can hold."""
     return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
-
-
-def _special_float(value: Any) -> float | None:
-    """Returns the nan or inf that a mark of `jsonable` stands for."""
-    if isinstance(value, dict) and value.get("__type__") == "float":
-        return float(value["__repr__"])
-    return None
 
 
 def _join(first: str | None, second: str | None) -> str | None:
@@ -111,7 +104,7 @@ def _cell(value: Any, kind: str) -> Any:
     if kind == "json":
         return json.dumps(value)
     if kind == "float":
-        special = _special_float(value)
+        special = plain.special_float(value)
         return float(value) if special is None else special
     return value
 

@@ -8,6 +8,7 @@ Costs one read and one write of the data and 1 MiB of memory, however long the e
 """
 
 import json
+import math
 import struct
 import zlib
 from collections.abc import Mapping
@@ -15,10 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sonde.store import arrays, columns, damage, disk
+import numpy.typing as npt
+
+from sonde.core import errors
+from sonde.store import arrays, columns, damage, disk, documents, files
 
 NAME = "activations.safetensors"
 CHUNK = 1 << 20
+STUDY_LIMIT = 64 << 30
+HEADER_LIMIT = 100_000_000  # that of safetensors
 _LENGTH = struct.Struct("<Q")
 
 
@@ -36,13 +42,14 @@ def pack(source: Path, target: Path, table: Mapping[str, columns.Column]) -> Pac
 
     Raises:
         DamagedError: Rows in the journal do not match their checksum.
+        UnreadableError: The journal is not a regular file.
         OSError: The target cannot be written.
     """
     order = sorted(table, key=lambda name: (-arrays.ITEM_BYTES[table[name].dtype], name))
     header = _header(order, table)
     crcs: dict[str, int] = {}
     size = len(header)
-    with source.open("rb") as file, disk.replacing(target) as fd:
+    with files.opened(source) as file, disk.replacing(target) as fd:
         disk.write_all(fd, header)
         for name in order:
             crcs[name] = _copy(file, fd, source, (name, table[name]))
@@ -80,6 +87,28 @@ def _copy(file: BinaryIO, fd: int, source: Path, named: tuple[str, columns.Colum
     return whole
 
 
+def read_numpy(path: Path, *, crc32: int | None = None) -> dict[str, npt.NDArray[Any]]:
+    """Returns the arrays of a safetensors file that a study wrote, and whose checksum it may have noted.
+
+    Raises:
+        StoreError: There is no such file.
+        DamagedError: It is no safetensors file of numbers that numpy has.
+    """
+    import safetensors
+    import safetensors.numpy
+
+    try:
+        with disk.explained(path, doing="read"):
+            data = files.read(path, STUDY_LIMIT)
+            if crc32 is not None and zlib.crc32(data) != crc32:
+                raise damage.UnreadableError("the checksum does not match the content")
+            return safetensors.numpy.load(data)
+    except (damage.UnreadableError, safetensors.SafetensorError, LookupError, TypeError, ValueError) as error:
+        raise damage.Damage(
+            path, f"{error}" if isinstance(error, damage.UnreadableError) else f"is no safetensors file: {error}"
+        ).error() from error
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One array as the header tells it; `start` counts from the beginning of the file."""
@@ -98,21 +127,42 @@ def read_header(path: Path, *, size: int, crc32: int) -> dict[str, Entry]:
         crc32: The checksum its header must have.
 
     Raises:
-        UnreadableError: Length or checksum differ.
+        FileNotFoundError: There is no such file.
+        UnreadableError: Length or checksum differ, or it is no safetensors file.
     """
-    with path.open("rb") as file:
+    with files.opened(path) as file:
         actual = file.seek(0, 2)
         if actual != size:
             raise damage.UnreadableError(f"the file has {actual} bytes, expected {size}")
         file.seek(0)
         prefix = file.read(_LENGTH.size)
-        length = min(_LENGTH.unpack(prefix)[0], size)
+        length = int.from_bytes(prefix, "little")
+        if len(prefix) < _LENGTH.size or length > min(size - _LENGTH.size, HEADER_LIMIT):
+            raise damage.UnreadableError("the length of the header is wrong")
         header = prefix + file.read(length)
     if zlib.crc32(header) != crc32:
         raise damage.UnreadableError("the checksum of the header does not match")
-    entries = json.loads(header[_LENGTH.size :])
-    del entries["__metadata__"]
-    return {
-        name: Entry(entry["dtype"], tuple(entry["shape"]), len(header) + entry["data_offsets"][0])
-        for name, entry in entries.items()
-    }
+    return _entries(header, size)
+
+
+def _entries(header: bytes, size: int) -> dict[str, Entry]:
+    """Returns what a header says, if the arrays fill the file without gaps, as safetensors demands."""
+    text = header[_LENGTH.size :]
+    told = documents.parse(text, "header")
+    told.pop("__metadata__", None)
+    at, found = len(header), {}
+    for name, entry in sorted(told.items(), key=lambda item: item[1]["data_offsets"]):
+        first, end = entry["data_offsets"]
+        shape = tuple(entry["shape"])
+        try:
+            arrays.check_shape(shape)
+        except errors.StoreError as error:
+            raise damage.UnreadableError(f"array {name!r}: {error}") from None
+        expected = math.prod(shape) * arrays.ITEM_BYTES[entry["dtype"]]
+        if (len(header) + first, end - first) != (at, expected):
+            raise damage.UnreadableError(f"array {name!r} is not where its shape and the arrays before it put it")
+        found[name] = Entry(entry["dtype"], shape, at)
+        at += expected
+    if at != size:
+        raise damage.UnreadableError(f"the arrays end at byte {at}, the file at {size}")
+    return found

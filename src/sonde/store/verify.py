@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sonde.core import errors
-from sonde.store import columns, contents, damage, documents, layout, steplog, tensors
+from sonde.store import columns, contents, damage, documents, files, layout, steplog, tensors
 
 
 def verify_episode(folder: Path | str) -> list[damage.Damage]:
@@ -22,7 +22,7 @@ def verify_episode(folder: Path | str) -> list[damage.Damage]:
         VersionError: A newer Sonde wrote it, so this one cannot judge it.
     """
     folder = Path(folder).resolve()
-    broken = verify_document(folder / contents.NAME)
+    broken = verify_document(folder / contents.NAME, "episode")
     if broken:
         return broken
     found = contents.load(folder)
@@ -33,23 +33,45 @@ def verify_episode(folder: Path | str) -> list[damage.Damage]:
     if not found.columns:
         return problems
     try:
-        with found.data_file.open("rb") as file:
+        with files.opened(found.data_file) as file:
             for name, column in found.columns.items():
                 problems += _check_array(file, found, name, column)
+    except damage.UnreadableError as error:
+        problems.append(damage.Damage(found.data_file, str(error)))
     except FileNotFoundError:  # its writer closed it meanwhile: look again
         return verify_episode(folder)
     return problems
 
 
-def verify_document(path: Path, *, surely: bool = True) -> list[damage.Damage]:
-    """Returns what is wrong with manifest.json, episode.json or, unless it is `surely` one, what may be a document."""
+def verify_document(path: Path, kind: str) -> list[damage.Damage]:
+    """Returns what is wrong with a document.
+
+    Raises:
+        VersionError: A newer Sonde wrote it.
+    """
     try:
-        data = path.read_bytes()
+        documents.examine(path, kind)
+    except errors.VersionError:
+        if documents.is_sealed(path):
+            raise
+        return [damage.Damage(path, "the checksum does not match the content")]
+    except damage.UnreadableError as error:
+        return [damage.Damage(path, str(error))]
     except OSError as error:
         return [damage.Damage(path, f"cannot be read: {error.strerror}")]
-    if documents.is_sealed(data) or not (surely or documents.is_document(data)):
+    return []
+
+
+def _verify_loose(path: Path) -> list[damage.Damage]:
+    """Returns what is wrong with a JSON file that may be a document; nothing if it is none."""
+    try:
+        if not documents.is_document(path):
+            return []
+    except damage.UnreadableError as error:
+        return [damage.Damage(path, str(error))]
+    except FileNotFoundError:  # gone meanwhile
         return []
-    return [damage.Damage(path, "the checksum does not match the content")]
+    return verify_document(path, "document")
 
 
 def _check_array(
@@ -60,7 +82,7 @@ def _check_array(
     if found.closed:
         entry = found.entries[name]
         whole = _crc(file, entry.start, entry.shape[0] * column.row_bytes)
-        if whole == int(found.document["arrays"][name]["crc32"], 16):
+        if name in found.document["arrays"] and whole == int(found.document["arrays"][name]["crc32"], 16):
             return
     bad = [part.step for part in column.parts() if _crc(file, part.start, part.size) != part.crc32]
     for step in bad:
@@ -94,12 +116,10 @@ def verify_run(folder: Path | str) -> list[damage.Damage]:
         raise errors.StoreError(f"no run at {folder}")
     problems: list[damage.Damage] = []
     for run in layout.with_runs_within(folder):
-        broken = verify_document(run / layout.MANIFEST)
-        if not broken:
-            documents.read(run / layout.MANIFEST)  # raises if it is too new to judge
-        problems += broken
+        problems += verify_document(run / layout.MANIFEST, "manifest")
+    problems += [damage.Damage(path, problem) for path, problem in layout.strange(folder)]
     for file in layout.loose_json(folder):
-        problems += verify_document(file, surely=False)
+        problems += _verify_loose(file)
     for episode in layout.all_episodes(folder):
         problems += verify_episode(episode)
-    return problems
+    return list(dict.fromkeys(problems))

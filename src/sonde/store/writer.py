@@ -151,7 +151,9 @@ class EpisodeWriter:
         with disk.explained(self.folder, doing="close", then=then):
             packed = tensors.pack(source, self.folder / tensors.NAME, table)
             sizes = {"steps": tail.index, "steps_bytes": tail.steps}
-            documents.write(path, {**documents.read(path), **folders.closed(table, packed, summary), **sizes})
+            documents.write(
+                path, {**documents.read(path, "episode"), **folders.closed(table, packed, summary), **sizes}
+            )
         self._let_go("closed")
         with disk.explained(self.folder, doing="tidy"):
             source.unlink(missing_ok=True)

@@ -73,6 +73,64 @@ def test_a_rate_never_or_always_seen_still_has_a_width(value):
     assert found.high - found.low == pytest.approx(1 - 0.025 ** (1 / 10))
 
 
+def exact(hits, draws):
+    from scipy import stats as scipy_stats
+
+    return scipy_stats.binomtest(hits, draws).proportion_ci(0.95)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_one_hit_in_a_thousand_rows_is_no_surer_than_one_draw_per_cluster_and_no_less(turned):
+    values = np.arange(1000) == 3
+    found = stats.mean_interval(values ^ turned, np.repeat(np.arange(200), 5))
+    low, high = (1 - found.high, 1 - found.low) if turned else (found.low, found.high)
+    assert low == pytest.approx(exact(1, 1000).low, rel=0.01)  # some cluster was hit, whatever its rows have in common
+    assert exact(0, 200).high < high < exact(1, 200).high
+
+
+@pytest.mark.parametrize("clusters", [20, 60, 200])
+def test_no_hit_at_all_is_bounded_by_twice_one_draw_per_cluster_at_most(clusters):
+    owners = np.repeat(np.arange(clusters), np.random.default_rng(clusters).integers(5, 51, clusters))
+    found = stats.mean_interval(np.zeros(len(owners)), owners)
+    assert found.low == 0 < found.high <= 2 * exact(0, clusters).high
+
+
+def test_hits_of_one_large_cluster_are_as_unsure_as_clusters_of_unequal_size_are_few():
+    owners = np.repeat(np.arange(20), [400] + [5] * 19)
+    few = stats.mean_interval(owners == 1, owners)
+    assert few.high > exact(1, 20).high / 2  # hardly more than one cluster's worth
+    many = stats.mean_interval(owners == 0, owners)
+    assert many.low < 0.05 < many.high
+
+
+def test_an_interval_holds_its_value_and_leaves_zero_out_as_soon_as_something_was_hit():
+    owners = np.repeat(np.arange(40), 10)
+    for order in (np.arange(400), np.random.default_rng(0).permutation(400), np.arange(400).reshape(40, 10).T.ravel()):
+        values, ends = np.zeros(400), []
+        for row in order[:60]:
+            values[row] = 1
+            ends.append(stats.mean_interval(values, owners))
+        assert all(one.low <= one.value <= one.high for one in ends)
+        assert all(one.low > 0 for one in ends)
+
+
+def test_a_rate_that_is_the_same_in_every_cluster_is_no_surer_than_its_rows():
+    found = stats.mean_interval(np.tile([0.0, 0, 0, 0, 1], 30), np.repeat(np.arange(30), 5))
+    assert found.low <= exact(30, 150).low + 0.05
+    assert found.high == pytest.approx(exact(30, 150).high)
+
+
+def test_the_p_value_of_a_rare_rate_is_below_five_percent_exactly_when_the_interval_leaves_the_null_out():
+    rng = np.random.default_rng(7)
+    owners = np.repeat(np.arange(30), 10)
+    for rate in (0.003, 0.02, 0.1, 0.5, 0.98):
+        values = rng.random(300) < rng.beta(rate, 1 - rate, size=30)[owners]
+        one = jackknife.of_mean(values, owners)
+        low, high = jackknife.bounds(one, 0.95)
+        for null in (1e-4, 1e-3, 0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99, 0.9999):
+            assert (jackknife.p_value(one, null) < 0.05) == (not low <= null <= high), (rate, null)
+
+
 def test_who_calls_says_whether_zeros_and_ones_are_a_rate():
     values, each = np.tile([0.0, 1.0, 1.0, 1.0, 1.0], 4), np.arange(20)
     guessed, rate, mean = (stats.mean_interval(values, each, rate=one) for one in (None, True, False))

@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from sonde.core import errors
-from sonde.lab import budget, desk, inquiries, log, loop, planning, rules, schemas, tools, verdicts
+from sonde.lab import budget, desk, experiments, inquiries, log, loop, planning, rules, schemas, tools, verdicts
+from sonde.testing import layered
 
 
 def test_every_tool_says_what_it_does_and_takes():
@@ -393,6 +394,28 @@ def test_a_replay_says_what_comes_out_differently(begun):
     assert [(row.same, row.difference) for row in rows] == [(False, pytest.approx(0.7))]
 
 
+def test_nothing_goes_on_with_another_model_of_the_same_name(begun, book):
+    at = begun()
+    at.call("run_experiment", {"corruption": "skip:2"})
+    with layered.model((2, 5)) as other:
+        desk.Desk(experiments.Experiments(other, at.bench.task), at.inquiry)
+        other.hf.model.norm.weight.data += 1e-3
+        bench = experiments.Experiments(other, at.bench.task)
+        count = len(book.entries())
+        with pytest.raises(errors.RequestError, match=rf"that {at.inquiry.id} has: its weights are others"):
+            desk.Desk(bench, at.inquiry)
+        with pytest.raises(errors.RequestError, match="its weights are others"):
+            loop.replay(bench, at.inquiry)
+        assert len(book.entries()) == count
+
+
+def test_inquiries_about_other_weights_of_one_name_are_not_combined(book):
+    many = [finding(book, "supported", held={"weights": weights}) for weights in ("a", "a", "b")]
+    assert verdicts.combine(many[:2]).votes
+    with pytest.raises(errors.RequestError, match="other weights"):
+        verdicts.combine(many)
+
+
 def test_a_fork_goes_on_from_a_call_of_another_inquiry(begun, book):
     at = begun()
     loop.conduct(at, Scripted(*SKIPS))
@@ -404,8 +427,8 @@ def test_a_fork_goes_on_from_a_call_of_another_inquiry(begun, book):
     assert [one["corruption"] for one in fork.entries("run")] == ["none", "skip:0", "skip:1", "swap:3-4"]
 
 
-def finding(book, status, corruption="skip:2", relation="below"):
-    settings = inquiries.Settings(model="m", task="t", n_layers=4)
+def finding(book, status, corruption="skip:2", relation="below", **more):
+    settings = inquiries.Settings(model="m", task="t", n_layers=4, **more)
     one = inquiries.begin(book, settings)
     guess = one.append("hypothesis", {"statement": "x"})
     body = {"hypothesis": guess.id, "corruption": corruption, "measure": "kept", "relation": relation, "value": 0.5}

@@ -1,5 +1,6 @@
 """Telling models apart: what a record says, and loading the recorded model again."""
 
+import functools
 import hashlib
 import json
 
@@ -91,6 +92,24 @@ def epsilon(model):
     model.hf.config.rms_norm_eps = 1e-3
 
 
+def scaling(model):
+    model.hf.model.layers[0].self_attn.scaling = 0.01
+
+
+def epsilon_of_a_norm(model):
+    model.hf.model.norm.variance_epsilon = 0.5
+
+
+def scale_of_rotations(model):
+    model.hf.model.rotary_emb.attention_scaling = 3.0
+
+
+def function_of_a_module(model):
+    mlp = model.hf.model.layers[0].mlp
+    del mlp.act_fn
+    mlp.act_fn = functools.partial(torch.nn.functional.leaky_relu, negative_slope=0.5)
+
+
 def ends(model):
     model.hf.generation_config.eos_token_id = 7
 
@@ -114,6 +133,10 @@ def token(model):
         (trains, "network"),
         (eager, "network"),
         (epsilon, "network"),
+        (scaling, "network"),
+        (epsilon_of_a_norm, "network"),
+        (scale_of_rotations, "network"),
+        (function_of_a_module, "network"),
         (ends, "network"),
         (template, "tokenizer"),
         (token, "tokenizer"),
@@ -129,6 +152,28 @@ def test_whatever_changes_the_answers_changes_the_record_and_is_named(model, cha
     assert len(identity.differences(before, after)) == len(keys.split())
     with pytest.raises(errors.RequestError, match=r"'tiny-llama' is not the model that run x has: its "):
         identity.check(before, after, what="run x")
+
+
+@pytest.mark.parametrize("change", [scaling, epsilon_of_a_norm, scale_of_rotations, function_of_a_module])
+def test_these_settings_of_modules_do_change_the_answers(model, change):
+    before = model("hello")
+    change(model)
+    assert not torch.equal(model("hello"), before)
+
+
+def test_a_function_that_differs_in_one_setting_is_another(model):
+    records = []
+    for slope in (0.5, 0.25):
+        function_of_a_module(model)
+        model.hf.model.layers[0].mlp.act_fn = functools.partial(torch.nn.functional.leaky_relu, negative_slope=slope)
+        records.append(identity.of(model)["network"])
+    assert records[0] != records[1]
+
+
+def test_a_forward_method_that_a_whole_class_was_given_is_found(model, monkeypatch):
+    before = identity.of(model)
+    monkeypatch.setattr(type(model.hf.model.norm), "forward", lambda self, hidden: hidden)
+    assert identity.differences(before, identity.of(model)) == ["its config, modules or hooks are others"]
 
 
 def test_an_edit_that_is_undone_leaves_the_same_record(model):

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import pkgutil
 import re
 
 import pytest
@@ -30,20 +29,27 @@ def plain(logits):
 
 
 def exists(dotted, model):
-    """Whether a dotted name such as `model.hf.config` or `sonde.analysis.lenses` is there."""
+    """Whether a dotted name such as `model.hf.config` is there for one who has imported sonde alone."""
     first, *rest = dotted.split(".")
     cache = model.run_with_cache("hi")[1]
-    if first == "sonde" and rest and rest[0] not in sonde.__all__:
-        return bool(pkgutil.resolve_name(dotted))
+    if first == "sonde" and rest[0] not in sonde.__all__:
+        return False
     start = {"model": model, "cache": cache, "sonde": sonde}[first]
     return functools.reduce(getattr, rest, start) is not None
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_name_that_an_error_advises_is_there(model, table):
-    advised = {name for way in TABLES[table].values() for name in re.findall(r"\b(?:model|cache|sonde)(?:\.\w+)+", way)}
+    text = " ".join(TABLES[table].values())
+    given = {}
+    for line in re.findall(r"`(from \S+ import \w+)`", text):
+        exec(line, given)
+    alone = re.sub(r"`from .*?`", "", text)
+    advised = set(re.findall(r"\b(?:model|cache|sonde)(?:\.\w+)+", alone))
     assert advised
     assert [name for name in sorted(advised) if not exists(name, model)] == []
+    for name in re.findall(r"\b(?:lenses|families)(?:\.\w+)+", alone):
+        assert functools.reduce(getattr, name.split(".")[1:], given[name.split(".")[0]]), name
 
 
 @pytest.mark.parametrize(
@@ -83,11 +89,17 @@ def test_an_error_names_the_way_and_hasattr_stays_honest(model):
 @pytest.mark.parametrize("call", [
     lambda m: m.generate("hi", do_sample=True), lambda m: m.run_with_cache("hi", remove_batch_dim=True),
     lambda m: m.run_with_hooks("hi", fwd_hooks=[], bwd_hooks=[]), lambda m: m("hi", prepend_bos=True),
-    lambda m: m.hooks(fwd_hooks=[], reset_hooks_end=True),
+    lambda m: m.hooks(fwd_hooks=[], reset_hooks_end=True), lambda m: m.run_with_cache("hi", return_type="loss"),
+    lambda m: m.to_tokens("hi", truncate=True), lambda m: m.to_str_tokens("hi", move_to_device=False),
 ])  # fmt: skip
 def test_an_argument_of_another_library_is_answered_with_what_to_write(model, call):
     with pytest.raises(errors.RequestError, match=r"takes no '\w+': \w"):
         call(model)
+
+
+def test_an_argument_that_a_method_has_is_taken_whatever_others_say_of_it(model):
+    assert model.to_tokens("hi", prepend_bos=True).shape == (1, 3)
+    assert model("hi", return_type="loss").ndim == 0
 
 
 def test_a_misspelt_argument_is_the_usual_type_error(model):

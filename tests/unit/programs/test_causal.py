@@ -26,7 +26,7 @@ from sonde.report import page
 
 PROGRAMS = causal_asking.drawn(4, 2, 8, seed=0)
 SYSTEMATIC = "a = 4\nb = 7\nc = 2\nd = c\n#d: "
-FILES = ["intervention_results.json", "patch_results.json", "rows.jsonl", "settings.json"]
+FILES = ["intervention_results.json", "models.json", "patch_results.json", "rows.jsonl", "settings.json"]
 
 
 @pytest.fixture(scope="module")
@@ -253,6 +253,16 @@ def test_a_folder_with_other_settings_is_refused(learned, traced):
         run_causal_tracing_experiment(
             learned, PROGRAMS[:7], folder=traced.folder, intervention_types=["mlp"], min_pairs=7
         )
+
+
+def test_a_folder_of_another_model_of_the_same_name_is_refused(learned, traced):
+    weight = learned.hf.model.norm.weight.data
+    weight += 1e-3
+    try:
+        with pytest.raises(errors.RequestError, match=r"'tiny-llama' is not the model .* its weights are others"):
+            run_causal_tracing_experiment(learned, PROGRAMS, folder=traced.folder)
+    finally:
+        weight -= 1e-3
 
 
 def test_the_estimate_is_some_seconds(learned):

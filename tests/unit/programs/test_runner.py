@@ -73,7 +73,13 @@ def test_the_seeds_quick_experiment_runs(tmp_path, monkeypatch):
 
     (folder,) = (tmp_path / "results" / "debug_experiments").iterdir()
     assert folder.name.startswith("experiment_name_2")
-    assert set(contents(folder)) == {"settings.json", "results.json", "summary.json", "accuracy_plot.png"}
+    assert set(contents(folder)) == {
+        "settings.json",
+        "models.json",
+        "results.json",
+        "summary.json",
+        "accuracy_plot.png",
+    }
     rows, summary = (json.loads((folder / name).read_text()) for name in ("results.json", "summary.json"))
     assert len(rows) == 6
     assert all(set(row) == ROW for row in rows)
@@ -161,6 +167,32 @@ def test_a_finished_experiment_is_read_and_not_run_again(runner, log, tmp_path):
     assert other.run(config(), stamp="x") == first
     assert "rows.jsonl" not in contents(first.folder)
     assert other.analyze_errors("it") == runner.analyze_errors("it")
+
+
+def test_an_interrupted_experiment_goes_on_with_its_own_model_only(llama, tmp_path):
+    weight = llama.hf.model.norm.weight.data
+
+    def stop(name, done, of):
+        raise KeyboardInterrupt
+
+    def kept_open(name):
+        opened = answering.ModelAnswerer(llama)
+        opened.close = lambda: None
+        return opened
+
+    settings = {"models": [llama.cfg.model_name], "num_seqs": 1}
+    with pytest.raises(KeyboardInterrupt):
+        ExperimentRunner(tmp_path, opener=kept_open).run(
+            config(seq_lens=[2, 3, 4, 5, 6], **settings), stamp="x", tell=stop
+        )
+    weight += 1.0
+    try:
+        with pytest.raises(errors.RequestError, match=r"is not the model .*it_x has: its weights are others"):
+            ExperimentRunner(tmp_path, opener=kept_open).run(config(seq_lens=[2, 3, 4, 5, 6], **settings), stamp="x")
+    finally:
+        weight -= 1.0
+    again = ExperimentRunner(tmp_path, opener=kept_open).run(config(seq_lens=[2, 3, 4, 5, 6], **settings), stamp="x")
+    assert len(again.rows) == 5
 
 
 def test_an_experiment_is_not_taken_up_with_other_settings_or_programs(runner, log):

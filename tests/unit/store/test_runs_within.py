@@ -74,7 +74,7 @@ def test_a_document_that_cannot_be_read_is_named(study):
     (study.folder / "stages" / "gone.json").symlink_to(study.folder / "nowhere.json")
     (problem,) = store.verify_run(study.folder)
     assert problem.file.name == "gone.json"
-    assert "cannot be read" in problem.problem
+    assert "is a link" in problem.problem
 
 
 def test_a_game_of_a_newer_version_is_not_judged(study):
@@ -96,7 +96,7 @@ def test_a_study_whose_games_are_being_written_is_not_deleted(study):
 def test_what_is_kept_comes_back_without_its_seal(study):
     path = study.folder / "stages" / "probe.json"
     documents.keep(path, {"auroc": 0.7})
-    assert documents.kept(path) == {"auroc": 0.7}
+    assert documents.kept(path, "document") == {"auroc": 0.7}
     path.write_bytes(path.read_bytes().replace(b"0.7", b"0.8"))
     with pytest.raises(errors.DamagedError, match=r"probe\.json"):
-        documents.kept(path)
+        documents.kept(path, "document")

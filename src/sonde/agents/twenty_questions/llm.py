@@ -1,6 +1,6 @@
 """An oracle that asks a model: for objects outside the table, and for questions the rules cannot answer.
 
-One request per message at temperature 0, a second one if the reply is none of the four answers. The player's message is
+One request per message at temperature 0, a second one if the reply begins with none of the four answers. The player's message is
 data to the oracle: it stands in the prompt as one JSON string, which nothing in it can end. Whether a guess names the
 secret is decided by whole words, as with the rules, and costs no request.
 
@@ -9,8 +9,9 @@ secret is decided by whole words, as with the rules, and costs no request.
 """
 
 import json
+import re
 
-from sonde.agents.twenty_questions import objects, rules, sentences
+from sonde.agents.twenty_questions import lexicon, objects, rules, sentences
 from sonde.core import errors, records
 
 LONGEST_SHOWN = 200
@@ -22,13 +23,16 @@ INSTRUCTIONS = (
     "Reply with exactly one of: Yes / No / I don't know / Invalid question."
 )
 AGAIN = "Reply with exactly one of: Yes / No / I don't know / Invalid question. Nothing else."
-REPLIES = {
-    ("yes",): rules.YES,
-    ("no",): rules.NO,
-    ("invalid", "question"): rules.INVALID,
-    ("i", "don't", "know"): rules.UNKNOWN,
-    ("i", "do", "not", "know"): rules.UNKNOWN,
-}
+POLAR: dict[str, str] = dict.fromkeys(("yes", "yeah", "yep", "correct", "true", "right", "indeed"), rules.YES)
+POLAR |= dict.fromkeys(("no", "nope", "incorrect", "wrong", "false"), rules.NO)
+OTHER = re.compile(
+    r"^(?:(?P<invalid>invalid(?: question)?)|i don't know|i do not know|i'm not sure|i am not sure|not sure|no idea|unknown|it depends)\b"
+)
+LEAD = re.compile(
+    r"^(?:(?:well|so|but|also|rather|my|the|oracle|final|answer|that's|that|it's|it|is|would|be|was)(?: |$))+"
+)
+CLAUSE = re.compile(r"[^\w\s'-]+|\s-+\s|\n|\b(?:and|or)\b")
+GOES_ON = lexicon.word_set("it it's this that that's they the a an you i most but because not sorry there some many")
 
 
 class LLMOracle:
@@ -97,5 +101,27 @@ def prompt(message: str, thing: objects.Thing) -> list[dict[str, str]]:
 
 
 def parse(reply: str) -> str | None:
-    """The answer a reply is, case and punctuation aside; None if it is none."""
-    return REPLIES.get(tuple(sentences.WORD.findall(sentences.clean(reply))))
+    """The answer that a reply begins with, "Yes, it is an animal." as "Yes."; None if it begins with none.
+
+    What follows only counts if it is an answer by itself: a reply that gives two different ones is "I don't know".
+    """
+    clauses = [" ".join(sentences.WORD.findall(one)) for one in CLAUSE.split(sentences.clean(reply))]
+    spoken = [one for one in clauses if LEAD.sub("", one)]  # "Answer:" says nothing yet
+    if not spoken or (first := _answer(spoken[0], alone=False)) is None:
+        return None
+    others = {_answer(one, alone=True) for one in spoken[1:]} - {None, first}
+    return rules.UNKNOWN if others else first
+
+
+def _answer(clause: str, *, alone: bool) -> str | None:
+    """The answer that a clause is or, unless it must be alone, begins with."""
+    if found := OTHER.match(clause):
+        answer = rules.INVALID if found["invalid"] else rules.UNKNOWN
+        return None if alone and found.end() < len(clause) else answer
+    words = LEAD.sub("", clause).split()
+    negated = words[:1] == ["not"]
+    said = POLAR.get(words[negated]) if len(words) > negated else None
+    rest = words[1 + negated :]
+    if said is None or (rest and (alone or rest[0] not in GOES_ON)):
+        return None
+    return said if not negated else rules.NO if said == rules.YES else rules.YES

@@ -66,13 +66,9 @@ def match(question: Sequence[str], thing: objects.Thing) -> Match:
 
 def _apart(words: list[str]) -> tuple[str, str, list[str]]:
     """Who (`it` or `people`), the helping verb, and the rest; of questions and of declarative sentences."""
-    if words[0] == "it's":
-        return "it", "is", words[1:]
     verb, after = (words[0], words[1:]) if words[0] in sentences.HELPERS else ("", words)
     if after[:1] == ["most"]:
         after = after[1:]
-    if after[:1] and after[0] in sentences.POSSESSED and after[1:2] and after[1] in sentences.MEANT:
-        after = ["it", *after[2:]]
     subject = (
         "people" if after and after[0] in PEOPLE else "it" if after and after[0] in sentences.POINTING else "other"
     )
@@ -102,6 +98,8 @@ def _frame(subject: str, verb: str, rest: list[str], thing: objects.Thing) -> Ma
 
 def _be(rest: list[str], thing: objects.Thing) -> Match:
     """What follows "is it"."""
+    if rest[0] in ("like", "similar"):
+        return Match(None, "a likeness the table cannot judge")
     if SHADES & set(rest):  # "the color grey" and "grey in color" are "grey"
         rest = [word for word in rest if word not in SHADES | ARTICLES] or rest
     if rest[:1] == ["more"] or any(word in COMPARED or word == "than" for word in rest):

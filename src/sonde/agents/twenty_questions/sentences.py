@@ -12,7 +12,7 @@ import itertools
 import re
 import unicodedata
 
-from sonde.agents.twenty_questions import lexicon
+from sonde.agents.twenty_questions import lexicon, phrasings
 
 LONGEST = 4000
 LONGEST_STATEMENT = 25
@@ -23,8 +23,6 @@ HELPERS = BE | lexicon.word_set("""does do did can could would will has have had
     won't hasn't haven't shouldn't""")
 ASKING = lexicon.word_set("what who whom whose which where when why how what's who's where's how's when's why's whats")
 POINTING = lexicon.word_set("it this that they these those")
-POSSESSED = frozenset({"the", "your", "this", "that"})
-MEANT = lexicon.word_set("object thing item answer secret word one")
 SPEAKERS = lexicon.word_set(
     "i you we me us my your our i'm you're we're i'll you'll i've you've he she him her they're"
 )
@@ -33,7 +31,8 @@ FILLERS = lexicon.word_set("""so ok okay hmm hm well great now then and but or y
 TAGS = (
     "right", "correct", "yes", "no", "true", "ok", "okay", "or not", "is it", "isn't it", "is it not", "does it", "doesn't it",
     "can it", "can't it", "can you", "can't you", "don't you", "do you", "don't they", "aren't they", "wouldn't you", "wasn't it",
-    "hasn't it", "am i right", "isn't that right", "yes or no", "true or false", "don't people", "won't it",
+    "hasn't it", "am i right", "isn't that right", "yes or no", "true or false", "don't people", "won't it", "am i correct",
+    "is that right", "is that correct", "is this right", "is this correct", "aren't you", "didn't you", "isn't this", "must it",
 )  # fmt: skip
 INDIRECT = re.compile(
     r"^(?:(?:can|could|would|will) you (?:please )?)?(?:tell me|let me know|say|answer|do you know|i would like to know|"
@@ -42,10 +41,6 @@ INDIRECT = re.compile(
 REQUEST = re.compile(
     r"^(?:(?:can|could|would|will) you (?:please )?)?(?:tell me|give me|show me|describe|explain|print|name|reveal|list)\b"
 )
-STATED_GUESS = re.compile(
-    r"^(?:i guess|my guess is|my final guess is|my answer is|final guess|my guess)(?: that)?(?: (?:it is|it's|is))? "
-)
-THINKING = re.compile(r"^(?:are you|is it that you are|were you) thinking (?:of|about) ")
 WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 SENTENCE_END = re.compile(r"[?!\n…]+|\.(?!\d)")
 CLAUSE_END = re.compile(r"[,;:()\"“”]| - | – |—")
@@ -75,9 +70,14 @@ def read(message: str) -> Reading:
         said = any(unicodedata.category(letter) in ("So", "Sm", "Sc") for letter in text)
         return Reading("rambling", None, "symbols only") if said else Reading("empty", None, "says nothing")
     asked: dict[tuple[str, ...], str] = {}
+    before = ""
     for sentence, marked in sentences(text):
-        for words, kind in clauses(sentence, marked):
-            asked.setdefault(words, kind)
+        found = clauses(sentence, marked)
+        if phrasings.confirms(" ".join(_unfilled(WORD.findall(sentence)))):
+            found = clauses(before, True) if before else []
+            found = found if found and found[0][1] != "aside" else [((sentence,), "aside")] * marked
+        asked |= {words: kind for words, kind in found if words not in asked}
+        before = sentence
     return _judge(asked, len(WORD.findall(text)))
 
 
@@ -124,7 +124,7 @@ def clauses(sentence: str, marked: bool) -> list[tuple[tuple[str, ...], str]]:
     whole = [word for part in parts for word in part]
     tag = marked and _tag(whole)
     if tag:
-        return _yes_no(whole[: -len(tag.split())])
+        return _tagged(_unfilled(whole[: -len(tag.split())]))
     found: list[tuple[tuple[str, ...], str]] = []
     start = None
     for index, part in enumerate(parts):
@@ -162,13 +162,13 @@ def _tag(words: list[str]) -> str:
     if body[0] in HELPERS or body[0] in ASKING:
         return ""
     ends = (" ".join(words[-3:]), " ".join(words[-2:]), words[-1])
-    return next((end for end in ends if end in TAGS and len(words) > len(end.split()) + 1), "")
+    return next((end for end in ends if end in TAGS and len(words) > len(end.split())), "")
 
 
 def _form(words: list[str], marked: bool) -> bool:
     """Whether a question starts with these words."""
     text = " ".join(words)
-    if INDIRECT.match(text) or STATED_GUESS.match(text + " ") or THINKING.match(text) or REQUEST.match(text):
+    if INDIRECT.match(text) or phrasings.announces(text) or REQUEST.match(text):
         return True
     if words[0] in ASKING:
         return marked or (len(words) > 1 and words[1] in HELPERS) or words[0].endswith("'s")
@@ -180,31 +180,53 @@ def _form(words: list[str], marked: bool) -> bool:
 def _question(parts: list[list[str]], marked: bool) -> list[tuple[tuple[str, ...], str]]:
     words = _unfilled([word for part in parts for word in part])
     text = " ".join(words)
-    for pattern in (INDIRECT, STATED_GUESS, THINKING):
-        if found := pattern.match(text):
-            rest = text[found.end() :].split()
-            if pattern is not INDIRECT and rest[:1] != ["it's"]:
-                rest = ["is", "it", *rest]
-            return _yes_no(rest) if rest else []
+    if found := INDIRECT.match(text):
+        return _yes_no(phrasings.claimed(text[found.end() :]).split())
+    if (guess := phrasings.announced(text)) is not None:
+        return _about_it(guess.split())
+    words = phrasings.plain(text).split()
+    text = " ".join(words)
     if REQUEST.match(text) or (words[0] in ASKING and _form(words, marked)):
         return [(tuple(words), "open")]
     if words[0] in HELPERS and _form(words, marked):
         return _asked(words, marked)
     if not marked:
         return []
-    if words[0] in ("it", "it's", "they"):
+    words = phrasings.labelled(phrasings.claimed(text)).split()
+    if words[0] in ("it", "they"):
         return _yes_no(words)
-    if len(words) <= 4 and not set(words) & (SPEAKERS | HELPERS):
-        return [(("is", "it", *words), "yes/no")]
-    return [(tuple(words), "aside")]
+    return _fragment(words) or [(tuple(words), "aside")]
+
+
+def _tagged(words: list[str]) -> list[tuple[tuple[str, ...], str]]:
+    """What a question tag asks about: a claim, an announced guess, or the name of a thing."""
+    text = " ".join(words)
+    if (guess := phrasings.announced(text)) is not None:
+        return _about_it(guess.split())
+    words = phrasings.labelled(phrasings.claimed(text)).split()
+    return _fragment(words) or _yes_no(words)
+
+
+def _about_it(words: list[str]) -> list[tuple[tuple[str, ...], str]]:
+    """A question made of a claim ("it is a dog", "you can eat it") or of a name; none of "dogs are nice"."""
+    if words[0] in ("it", "they", "you", "people"):
+        return _yes_no(words)
+    named = not (BE | ASKING | {"i", "we"}) & set(words)
+    return _yes_no(["is", "it", *words]) if named else []
+
+
+def _fragment(words: list[str]) -> list[tuple[tuple[str, ...], str]]:
+    """A question made of a name or a quality alone; none if the words are too many, or more than that."""
+    if len(words) > 4 or set(words) & (SPEAKERS | HELPERS) or phrasings.foreign(words):
+        return []
+    return _yes_no(["is", "it", *words])
 
 
 def _asked(words: list[str], marked: bool) -> list[tuple[tuple[str, ...], str]]:
     """A clause that begins with a helping verb."""
     if "what" in words[1:] or ("how", "many") in itertools.pairwise(words):
         return [(tuple(words), "open")]
-    meant = words[1] in POSSESSED and len(words) > 2 and words[2] in MEANT
-    about = words[1] in POINTING or meant or bool({"it", "it's"} & set(words[2:])) or words[-1] == "one"
+    about = words[1] in POINTING or bool({"it", "it's"} & set(words[2:])) or words[-1] == "one"
     if about:
         return _yes_no(words)
     rest = words[1:]

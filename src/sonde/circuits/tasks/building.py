@@ -118,6 +118,13 @@ class Builder:
             if key not in self._seen:
                 self._seen.add(key)
                 self._kept.append(pair)
+            elif n is None:  # a generator goes on until it has n; what was given by somebody is accounted for
+                self._drop("the same pair as an earlier one", repr(pair.label))
+
+    def leave_out(self, drafts: Iterable[Draft], reason: str) -> None:
+        """Counts drafts that are not tried."""
+        for draft in drafts:
+            self._drop(reason, repr(draft.label or _shown(draft.clean)))
 
     def finish(self) -> tuple[circuit_pairs.Pairs, Report]:
         """The pairs, and what was dropped.

@@ -35,10 +35,12 @@ def make(model: Any, path: str | Path, *, n: int | None = None, seed: int = 0) -
         RequestError: The file cannot be read, a line is bad, or no pair fits.
     """
     drafts = read(path)
+    builder = building.Builder(model, str(path))
     if n is not None and n < len(drafts):
         chosen = set(random.Random(seed).sample(range(len(drafts)), n))
+        others = [draft for place, draft in enumerate(drafts) if place not in chosen]
         drafts = [draft for place, draft in enumerate(drafts) if place in chosen]
-    builder = building.Builder(model, str(path))
+        builder.leave_out(others, f"not among the {n} that were drawn")
     builder.fill(drafts, n=None)
     return builder.finish()
 

@@ -11,8 +11,9 @@ each window size, one, and n / 2 with a few words generated n times.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
+import pydantic
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -21,6 +22,7 @@ from sonde.core import errors
 from sonde.lab import comparing, corruptions, measuring, sweeping, texts
 from sonde.lab.layers import settings as study_settings
 from sonde.models import model as models_model
+from sonde.store import schemas
 
 Tell = Callable[[str, int, int], None]
 MEASURES = ("loss", "kl", "agreement", "entropy")
@@ -119,6 +121,56 @@ def depth(bench: Bench) -> dict[str, Any]:
     return {"keep": keep, "drop": drop, "prompts": study_settings.PROMPTS, "said": said}
 
 
+_Values = Annotated[list[schemas.Number], pydantic.Field(fail_fast=True)]
+_Column = dict[str, _Values] | None
+_Columns = list[_Column]
+
+
+class _Single(pydantic.BaseModel):
+    intact: dict[str, _Values]
+    identity_equal: pydantic.StrictBool
+    skip: _Columns
+    noise: _Columns
+    swap: _Columns
+
+
+class _Window(pydantic.BaseModel):
+    size: schemas.Count
+    first: schemas.Count
+    last: schemas.Count
+    methods: dict[str, _Column]
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _methods(cls, told: Any) -> Any:
+        rest = {name: told.get(name) for name in study_settings.METHODS} if isinstance(told, dict) else {}
+        return {**told, "methods": rest} if isinstance(told, dict) else told
+
+
+class _Windows(pydantic.BaseModel):
+    windows: Annotated[list[_Window], pydantic.Field(min_length=1)]
+
+
+class _Shape(pydantic.BaseModel):
+    cosine: list[_Values]
+    influence: list[list[Any]]
+    relative_update: list[list[Any]]
+
+
+class _Depth(pydantic.BaseModel):
+    keep: _Columns
+    drop: _Columns
+    prompts: dict[str, str]
+    said: dict[str, list[str]]
+
+
+KINDS = {
+    "single": schemas.register("stage of single layers", _Single),
+    "windows": schemas.register("stage of windows", _Windows),
+    "shape": schemas.register("stage of the stream", _Shape),
+    "depth": schemas.register("stage of depth", _Depth),
+}
+RESULTS = schemas.register("results of the study of layers", schemas.Data)
 STAGES: Mapping[str, Callable[[Bench], dict[str, Any]]] = {
     "single": single,
     "windows": windows,

@@ -10,7 +10,6 @@ as `seconds` says: some minutes for a model of 135 million weights on a core.
 """
 
 import dataclasses
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -73,13 +72,13 @@ def run(
         if not path.is_file():
             bench = bench or stages.Bench(model, settings, tell)
             documents.keep(path, stages.STAGES[name](bench))
-        measured[name] = documents.kept(path)
+        measured[name] = documents.kept(path, stages.KINDS[name])
     results = {"study": KIND, "settings": told, "n_layers": model.cfg.n_layers, **measured}
     results["verdict"] = verdict(results)
     documents.write_results(kept.folder / RESULTS, results)
     if kept.status != "finished":
         kept.finish({"worst skips": results["verdict"]["worst_skips"]})
-    return Found(kept.folder, json.loads((kept.folder / RESULTS).read_text()))
+    return Found(kept.folder, documents.read_results(kept.folder / RESULTS, stages.RESULTS))
 
 
 def pending(run: str | None, runs_dir: Path | str | None) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydantic
 
 from sonde import store
 from sonde.agents import playing
@@ -22,7 +23,7 @@ from sonde.core import errors
 from sonde.models import loading
 from sonde.models import model as models_model
 from sonde.programs import heuristics
-from sonde.store import documents
+from sonde.store import documents, schemas
 from sonde.studies.binding import language, patching, shipped, spaces, training
 
 KIND = "binding"
@@ -32,6 +33,23 @@ ENOUGH, LITTLE, CONTROL = 0.6, 0.2, 0.05
 ANY = "any right-hand side between"
 PLACES = (("number", "rhs_2"), ("number", "final"), ("variable", "query"), ("variable", "final"))
 Tell = Callable[[str, int, int], None]
+
+
+class _Trace(pydantic.BaseModel):
+    """What is kept of a model."""
+
+    recipe: schemas.Data
+    parameters: schemas.Count
+    log: list[schemas.Data]
+    accuracy: schemas.Data
+    hops: dict[str, schemas.Data]
+    heads: dict[str, schemas.Data]
+    control: schemas.Data
+    spaces: list[schemas.Data]
+    verdict: schemas.Data
+
+
+TRACE = schemas.register("trace of a model", _Trace)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,7 +216,7 @@ def _traced(name: str, folder: Path, settings: Settings, tell: Tell | None) -> d
     path = folder / "stages" / f"trace-{Path(name).name}.json"
     if not path.is_file():
         documents.keep(path, trace(name, pairs=settings.pairs, seed=settings.seed, tell=tell))
-    return documents.kept(path)
+    return documents.kept(path, TRACE)
 
 
 def _said(tell: Tell | None, doing: str) -> Tell | None:

@@ -6,19 +6,28 @@ Costs what is missing. Every item depends on the settings alone, never on which 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import pydantic
 import safetensors.numpy
 
 from sonde.agents import playing, trajectories
 from sonde.analysis import stats
 from sonde.core import errors
 from sonde.models import model as models_model
-from sonde.store import disk, documents
+from sonde.store import damage, disk, documents, schemas, tensors
 from sonde.studies.critical_steps import ablating, contexts, results, rollouts, screening
 from sonde.studies.critical_steps import settings as study_settings
 
+_Step = Annotated[str, pydantic.Field(pattern=r"^[0-9]{1,9}$")]
+_Row = Annotated[list[schemas.strict(screening.Moved)], pydantic.Field(fail_fast=True)]
+_Number = schemas.Number | pydantic.StrictBool | None
+MOVED = schemas.register("screened episode", pydantic.create_model("Screened", moved=(dict[_Step, _Row], ...)))
+OUTCOMES = schemas.register(
+    "table of outcomes",
+    pydantic.create_model("Played", outcomes=(dict[str, list[tuple[_Number, _Number, _Number]]], ...)),
+)
 Outcomes = Mapping[tuple[int, int], Mapping[str, Sequence[Sequence[Any]]]]
 
 
@@ -102,7 +111,9 @@ class Work:
                 moved = screening.screen(self.model, self._rebuilt(index), means, plan)
                 told = {str(step): [dataclasses.asdict(one) for one in row] for step, row in moved.items()}
                 documents.keep(path, {"moved": told})
-            moved = documents.kept(path)["moved"]
+            moved = documents.kept(path, MOVED)["moved"]
+            if any(int(step) not in targets or len(row) != 1 + len(targets[int(step)]) for step, row in moved.items()):
+                raise damage.Damage(path, "is of other steps, layers or heads").error()
             found.append({int(step): [screening.Moved(**one).score for one in row] for step, row in moved.items()})
             self.tell(stage, index + 1, len(self.episodes))
         return found
@@ -119,7 +130,9 @@ class Work:
                 disk.make_dirs(path.parent)
                 with disk.explained(path):
                     disk.write_atomic(path, safetensors.numpy.save(found))
-            self._means[stage] = safetensors.numpy.load(path.read_bytes())
+            self._means[stage] = tensors.read_numpy(path)
+            if not {*sites} <= self._means[stage].keys():
+                raise damage.Damage(path, "is of other Sites").error()
         return self._means[stage]
 
     async def rolled_out(self, cells: Sequence[results.Cell]) -> Outcomes:
@@ -136,7 +149,9 @@ class Work:
                 )
                 told = {name: [one.to_json() for one in row] for name, row in played.items()}
                 documents.keep(path, {"outcomes": told})
-            found[index, step] = documents.kept(path)["outcomes"]
+            found[index, step] = documents.kept(path, OUTCOMES)["outcomes"]
+            if found[index, step].keys() != {rollouts.SHAM, *(str(cell.layer) for cell in cells if cell.step == step)}:
+                raise damage.Damage(path, "is of other layers").error()
             self.tell("rollouts", number + 1, len(items))
         return found
 

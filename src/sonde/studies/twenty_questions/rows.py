@@ -9,6 +9,7 @@ Costs one reading of the recorded activations.
 """
 
 import dataclasses
+import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,9 +25,11 @@ from sonde.agents import history
 from sonde.analysis import examples
 from sonde.capture import trajectory as capture_trajectory
 from sonde.core import errors
-from sonde.store import damage, disk, documents
+from sonde.store import damage, disk, documents, tensors
+from sonde.studies.twenty_questions import kinds
 
 FEATURES = "features.safetensors"
+_FEATURES = re.compile(r"([0-9]{1,6})\.(\w+)", re.ASCII)
 Key = tuple[int, str]
 
 
@@ -69,13 +72,9 @@ class Rows:
         Raises:
             StoreError: There is nothing, or it is damaged.
         """
-        columns = documents.kept(folder / "rows.json")
-        with disk.explained(folder, doing="read"):
-            data = (folder / FEATURES).read_bytes()
-        if zlib.crc32(data) != columns.get("features", zlib.crc32(data)):
-            raise damage.Damage(folder / FEATURES, "the checksum does not match the content").error()
-        arrays = safetensors.numpy.load(data)
-        features = {(int(name.split(".")[0]), name.split(".")[1]): values for name, values in arrays.items()}
+        columns = documents.kept(folder / "rows.json", kinds.ROWS)
+        arrays = tensors.read_numpy(folder / FEATURES, crc32=columns.get("features"))
+        features = {_key(folder, name, values, len(columns["labels"])): values for name, values in arrays.items()}
         found = examples.Examples(
             np.array(columns["labels"], dtype=np.bool_),
             np.array(columns["episodes"], dtype=np.int64),
@@ -84,6 +83,14 @@ class Rows:
             tuple(columns["before"]),
         )
         return cls(found, dict(sorted(features.items())), columns["left_out"])
+
+
+def _key(folder: Path, name: str, values: np.ndarray, count: int) -> Key:
+    """Returns layer and pooling of an array of features."""
+    match = _FEATURES.fullmatch(name)
+    if match is None or match[2] not in examples.POOLINGS or values.ndim != 2 or len(values) != count:
+        raise damage.Damage(folder / FEATURES, f"has no features of {count} messages", array=name).error()
+    return int(match[1]), match[2]
 
 
 def of_games(

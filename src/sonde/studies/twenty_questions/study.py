@@ -13,7 +13,6 @@ read off after, steering works, the direction changes over steps.
 
 import contextlib
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,9 +23,9 @@ from sonde.analysis import evolution, jackknife
 from sonde.core import errors
 from sonde.models import identity
 from sonde.models import model as models_model
-from sonde.store import disk, documents, layout
+from sonde.store import documents, layout
 from sonde.studies.twenty_questions import claims as study_claims
-from sonde.studies.twenty_questions import collecting, probing, reporting, steering
+from sonde.studies.twenty_questions import collecting, kinds, probing, reporting, steering
 from sonde.studies.twenty_questions import rows as study_rows
 from sonde.studies.twenty_questions import settings as study_settings
 
@@ -100,13 +99,13 @@ def run_stage(
         raise errors.RequestError(f"no stage {stage!r}: choose one of {', '.join(STAGES)}")
     path = kept.folder / "stages" / f"{stage}.json"
     if path.exists():
-        return documents.kept(path)
+        return documents.kept(path, kinds.STAGES[stage])
     start = time.monotonic()
     found = _computed(stage, model, kept.folder, settings, (_games(settings, games), tell))
     if stage == "report":
         return found
     documents.keep(path, {**found, "seconds": time.monotonic() - start})
-    return documents.kept(path)
+    return documents.kept(path, kinds.STAGES[stage])
 
 
 def _computed(
@@ -168,14 +167,19 @@ def written(folder: Path, settings: study_settings.Settings) -> dict[str, Any]:
         "timing": timing,
     }
     documents.write_results(folder / RESULTS, results)
-    reporting.write(results, found, folder)
+    try:
+        reporting.write(results, found, folder)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise errors.DamagedError(
+            f"the stages in {folder / 'stages'} are not what this study writes ({error!r}): delete them, to have them "
+            "computed again"
+        ) from error
     return results
 
 
 def finished(kept: store.Run, settings: study_settings.Settings) -> Study:
     """What a finished study found."""
-    with disk.explained(kept.folder / RESULTS, doing="read"):
-        results = json.loads((kept.folder / RESULTS).read_text())
+    results = documents.read_results(kept.folder / RESULTS, kinds.RESULTS)
     found = tuple(study_claims.Claim(**one) for one in results["claims"])
     if kept.status != "finished":
         kept.finish({"claims": {one.name: one.holds for one in found}})
@@ -238,7 +242,7 @@ def _stage(folder: Path, name: str, wanted: str) -> dict[str, Any]:
         raise errors.RequestError(
             f"the stage {wanted!r} needs {name!r}, which is not finished: sonde study 20q {name} --run {folder.name}"
         )
-    return documents.kept(path)
+    return documents.kept(path, kinds.STAGES[name])
 
 
 def _one_thread() -> contextlib.AbstractContextManager[Any]:
