@@ -7,6 +7,7 @@ import pytest
 from typer import testing
 
 from sonde._cli import main
+from sonde.bench import priors
 from sonde.circuits import faithfulness, registry
 
 TYPED = testing.CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
@@ -46,14 +47,15 @@ def test_a_method_of_ones_own_gets_its_row_with_one_command(tmp_path, mine):
     out = tmp_path / "out"
     code, text = board(out, "--methods", "eap,exact-node,random")
     assert code == 0, text
-    assert "3 models of 3 cases, 3 methods. About" in text
-    assert "Random has node AUROC" in text
+    assert f"3 models of 3 cases, {3 + len(priors.NAMES)} methods. About" in text
+    assert "The best that looks at nothing, by nodes:" in text
     before = (out / "rows.jsonl").read_bytes()
     code, text = board(out, "--methods", "eap,exact-node,random", "--method-file", mine)
     assert code == 0, text
     assert (out / "rows.jsonl").read_bytes().startswith(before)
     results = json.loads((out / "results.json").read_text())
-    assert {one["method"] for one in results["standings"]["methods"]} == {"eap", "exact-node", "random", "typed-mine"}
+    asked = {"eap", "exact-node", "random", "typed-mine"}
+    assert {one["method"] for one in results["standings"]["methods"]} == {*asked, *priors.NAMES}
     assert re.search(r"typed-mine \d\.\d{3} \[", text)
     assert (out / "figures" / "standings.png").is_file()
     assert (out / "report.html").is_file()

@@ -3,7 +3,7 @@
 import pytest
 
 from sonde.agents import playing
-from sonde.bench import batched, cases, measuring, shipped, siit, starting
+from sonde.bench import batched, evaluating, judging, lengths, measuring, shipped, siit, starting
 
 MODELS = shipped.list_embedded()
 FIGURES = ("accuracy", "iia", "strict")
@@ -13,8 +13,10 @@ def place_of(case, seed):
     return shipped.EMBEDDED / f"case-{case}" / f"seed-{seed}"
 
 
-def test_every_core_case_and_both_ioi_models_are_there_and_small():
-    assert {case for case, _ in MODELS} >= {*map(str, cases.ids("core")), *shipped.IOI}
+def test_the_package_has_no_outdated_weights_beside_those_that_are_listed_and_is_small():
+    if not MODELS:
+        pytest.skip("no models are in the package")
+    assert shipped.list_outdated() == []
     assert sum(path.stat().st_size for path in shipped.EMBEDDED.rglob("*") if path.is_file()) <= 40 * 1024**2
 
 
@@ -22,6 +24,24 @@ def test_every_core_case_and_both_ioi_models_are_there_and_small():
 def test_a_log_claims_what_is_asked_of_a_model(case, seed):
     measured = starting.read_log(place_of(case, seed))["measured"]
     assert min(measured[name] for name in FIGURES) >= 0.995
+    assert set(measured["ways"]) == set(siit.STRICT)
+
+
+@pytest.mark.parametrize(("case", "seed"), MODELS)
+def test_what_is_outside_the_circuit_can_be_taken_away_whatever_way(case, seed):
+    subject = shipped.embedded(case, seed=seed)
+    mean, zero = (evaluating.realism(subject, ablation=name, rows=100)["realism"] for name in evaluating.ABLATIONS)
+    assert zero >= 0.9 or mean < 0.9
+
+
+@pytest.mark.parametrize(("case", "seed"), MODELS)
+def test_nodes_that_count_as_true_change_the_answer_in_at_least_2_percent_of_exchanges_and_most_do(case, seed):
+    subject = shipped.embedded(case, seed=seed)
+    judged, moved = judging.of(subject), subject.log["measured"]["moved"]
+    assert {node for node, place in subject.log["places"].items() if place in judged.true} == {
+        node for node, share in moved.items() if share >= lengths.LEAST
+    }
+    assert judged.share_left_out <= judging.MOST
 
 
 @pytest.mark.slow

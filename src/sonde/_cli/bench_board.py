@@ -45,8 +45,8 @@ def leaderboard(
 ) -> None:
     """Run all circuit finders on models whose circuit is known, and rank them.
 
-    AUROC of nodes (primary) and edges with bootstrap intervals over cases, paired tests between methods, and what each one costs.
-    Exact patching is the ceiling, random the floor. Your own method gets its row with --method-file: everything that was
+    AUROC of nodes (primary), of heads alone and of edges with bootstrap intervals over cases, paired tests between methods, and what each one
+    costs. Exact patching is the ceiling; the best ranking that looks at nothing but the shape of the model is the floor. Your own method gets its row with --method-file: everything that was
     measured before is taken from the folder.
 
     Every figure is on disk as soon as it is measured: the same command goes on where it was stopped.
@@ -63,7 +63,7 @@ def leaderboard(
     names = board.methods(None if methods is None else [*_words(methods), *board.codes])
     place = out or FOLDER / ("compiled" if tracr else (suite or folder or Path("embedded")).name)
     with screens.stopped(screen, f"the same command and --out {place}"):
-        _estimate(screen, entries, left_out, board.estimate(names, place))
+        _estimate(screen, board.entries, left_out, board.estimate(names, place))
         with screens.bars(screen) as told:
             found = board.run(names, place, engine=engine, tell=told)
     ranked = standings.of(found.rows)

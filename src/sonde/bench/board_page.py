@@ -20,7 +20,7 @@ from sonde.store import disk, documents, plain
 
 RESULTS = "results.json"
 CERTAIN = 0.05
-ROLES = {"exact-node": "ceiling", "exact": "ceiling", "random": "floor"}
+CEILINGS = ("exact-node", "exact")
 
 
 def write(
@@ -29,7 +29,7 @@ def write(
     """Writes page, figures and numbers; returns the path of the page."""
     told = {
         "settings": found.settings.to_json(), "standings": ranked.to_json(), "failed": dict(found.failed),
-        "left_out": dict(left_out), "rows": [dataclasses.asdict(row) for row in found.rows],
+        "left_out": dict(left_out), "dropped": dict(found.dropped), "rows": [dataclasses.asdict(row) for row in found.rows],
     }  # fmt: skip
     with disk.explained(folder / RESULTS):
         disk.make_dirs(folder)
@@ -46,7 +46,7 @@ def report(
         page.Section("Pairs of methods", _TESTS, charts=_heatmaps(ranked), tables=(tests(ranked),)),
         page.Section("Model by model", charts=(by_model(found),), tables=(rows(found),)),
     ]
-    if found.failed or left_out:
+    if found.failed or found.dropped or left_out:
         sections.append(page.Section("What is missing", tables=_missing(found, left_out)))
     return page.Report(
         title="Leaderboard of circuit finders",
@@ -59,8 +59,9 @@ def report(
 
 
 _ABOUT = (
-    "AUROC: the chance that a node (or edge) of the true circuit scores above one outside it. Training constrains nodes, so the "
-    "node figure is the one to go by. Exact patching looks at everything one at a time and is the ceiling; random is the floor."
+    "AUROC: the chance that a node (or edge) of the true circuit scores above one outside it; heads: among heads alone. Training constrains "
+    "nodes, so the node figure is the one to go by. Exact patching looks at everything one at a time and is the ceiling. Priors look at nothing "
+    "but the shape of the model; the best of them, or random, is the floor, and margins are what a method has above it on the same models."
 )
 _TESTS = (
     "Differences of mean AUROC on the same models. p-values are of sign flips of whole cases, corrected (Holm) for all pairs of methods "
@@ -73,7 +74,7 @@ def sentences(
 ) -> tuple[str, ...]:
     """What was found, in words."""
     said = [f"{len(ranked.methods)} methods on {ranked.models} models of {ranked.cases} cases."]
-    cheap = [one for one in ranked.methods if one.method not in ROLES]
+    cheap = [one for one in ranked.methods if not role(one.method, ranked)]
     if cheap and not np.isnan(cheap[0].node.value):
         best = [one for one in cheap if one.node.value > cheap[0].node.value - standings.ROUNDING]
         least = min(best, key=lambda one: one.passes)
@@ -87,11 +88,18 @@ def sentences(
         same = _near(ranked, level)
         if same:
             said.append(f"Not told apart from {standings.CEILING[level]} at {level}s: {', '.join(same)}.")
-    floor = next((one for one in ranked.methods if one.method == standings.FLOOR), None)
-    if floor is not None and not np.isnan(floor.node.low):
-        fits = floor.node.low <= 0.5 <= floor.node.high
+    for level in ("node", "head"):
+        floor = next((one for one in ranked.methods if one.method == ranked.floors.get(level)), None)
+        if floor is not None:
+            said.append(
+                f"The best that looks at nothing, by {level}s: {floor.method} (AUROC {shown(getattr(floor, level))})."
+            )
+    said.append(
+        f"{ranked.true_nodes} nodes of circuits are judged; {ranked.left_out} never matter in an exchange and are left out."
+    )
+    if found.dropped:
         said.append(
-            f"Random has node AUROC {shown(floor.node)}: 0.5 is {'within' if fits else 'OUTSIDE'} its interval."
+            f"Dropped, because they cannot be judged: {'; '.join(f'{name}: {why}' for name, why in found.dropped.items())}."
         )
     if found.failed:
         said.append(f"{len(found.failed)} runs failed; the same command tries them again.")
@@ -100,47 +108,55 @@ def sentences(
     return tuple(said)
 
 
+def role(method: str, ranked: standings.Standings) -> str:
+    """What a method is there for, beside methods that are compared."""
+    if method in CEILINGS:
+        return "ceiling"
+    if method in ranked.floors.values():
+        return f"floor of {', '.join(f'{level}s' for level, one in ranked.floors.items() if one == method)}"
+    return "looks at nothing" if method in standings.BLIND else ""
+
+
 def table(ranked: standings.Standings) -> page.Table:
     """One row per method."""
     cells = tuple(
         (
-            place, one.method, ROLES.get(one.method, ""), interval(one.node), interval(one.edge), f"{one.perfect:.0%}",
-            one.metric, one.passes, one.seconds, one.node.n,
+            place, one.method, role(one.method, ranked), interval(one.node), interval(one.head), interval(one.edge),
+            *_margin(ranked, one.method), f"{one.perfect:.0%}", one.metric, one.passes, one.seconds, one.node.n,
         )
         for place, one in enumerate(ranked.methods, start=1)
     )  # fmt: skip
-    return page.Table(
-        (
-            "",
-            "method",
-            "role",
-            "node AUROC",
-            "edge AUROC",
-            "perfect",
-            "metric",
-            "passes",
-            "seconds",
-            "models",
-        ),
-        cells,
-        caption=f"Means over models, 95 % bootstrap intervals over cases ({ranked.cases}). Models: those with a node AUROC, which takes nodes outside the circuit; perfect: where it is 1. Passes: forward "
-        "and backward passes over all pairs; seconds on one thread; both are medians.",
-        decimals=3,
-        folded=False,
+    columns = (
+        "", "method", "role", "node AUROC", "head AUROC", "edge AUROC", "above the floor", "corrected p", "perfect", "metric",
+        "passes", "seconds", "models",
+    )  # fmt: skip
+    caption = (
+        f"Means over models, 95 % bootstrap intervals over cases ({ranked.cases}). Above the floor: node AUROC less that of the best ranking that "
+        "looks at nothing, on the same models. Models: those with a node AUROC; perfect: where it is 1. Passes: forward "
+        "and backward passes over all pairs; seconds on one thread; both are medians."
     )
+    return page.Table(columns, cells, caption=caption, decimals=3, folded=False)
+
+
+def _margin(ranked: standings.Standings, method: str) -> tuple[Any, Any]:
+    """What a method has above the floor by nodes, and its p-value."""
+    found = ranked.margin(method, "node")
+    return (None, None) if found is None else (interval(found.difference), found.p)
 
 
 def brief(ranked: standings.Standings) -> page.Table:
     """The same for a narrow screen."""
     cells = tuple(
         (
-            f"{one.method} ({ROLES[one.method]})" if one.method in ROLES else one.method,
-            interval(one.node), interval(one.edge), f"{one.passes:.0f}",
+            f"{one.method} ({told})" if (told := role(one.method, ranked)) else one.method,
+            interval(one.node), interval(one.head), interval(one.edge), f"{one.passes:.0f}",
         )
         for one in ranked.methods
     )  # fmt: skip
     caption = f"Means over models, 95 % bootstrap intervals over cases ({ranked.cases}). Costs, metrics and tests: in the report."
-    return page.Table(("method", "node AUROC", "edge AUROC", "passes"), cells, caption, decimals=3, folded=False)
+    return page.Table(
+        ("method", "node AUROC", "head AUROC", "edge AUROC", "passes"), cells, caption, decimals=3, folded=False
+    )
 
 
 def tests(ranked: standings.Standings) -> page.Table:
@@ -155,10 +171,15 @@ def tests(ranked: standings.Standings) -> page.Table:
 def rows(found: leaderboard.Found) -> page.Table:
     """Every row."""
     cells = tuple(
-        (f"{row.case}", row.seed, row.method, row.node_auroc, row.edge_auroc, row.metric, row.passes, row.seconds)
+        (
+            f"{row.case}", row.seed, row.method, row.node_auroc, row.head_auroc, row.edge_auroc, row.true_nodes, row.left_out, row.metric,
+            row.passes, row.seconds,
+        )
         for row in found.rows
-    )
-    columns = ("case", "seed", "method", "node AUROC", "edge AUROC", "metric", "passes", "seconds")
+    )  # fmt: skip
+    columns = (
+        "case", "seed", "method", "node AUROC", "head AUROC", "edge AUROC", "nodes judged", "left out", "metric", "passes", "seconds",
+    )  # fmt: skip
     return page.Table(columns, cells, "Every method on every model.", decimals=3, folded=True)
 
 
@@ -177,9 +198,17 @@ def figure(ranked: standings.Standings) -> charts.Bars:
         value_name="mean AUROC",
         label_name="method",
         caption=f"{ranked.models} models of {ranked.cases} cases; intervals: 95 %, bootstrap over cases.",
-        references=(charts.Reference("chance", 0.5),),
+        references=_floor(ranked),
         points=True,
     )
+
+
+def _floor(ranked: standings.Standings) -> tuple[charts.Reference, ...]:
+    """The best that looks at nothing, by nodes; chance where there is none."""
+    best = next((one for one in ranked.methods if one.method == ranked.floors.get("node")), None)
+    if best is None:
+        return (charts.Reference("chance", 0.5),)
+    return (charts.Reference(f"nodes: {best.method}", best.node.value),)
 
 
 def by_model(found: leaderboard.Found) -> charts.Heatmap:
@@ -203,7 +232,7 @@ def by_model(found: leaderboard.Found) -> charts.Heatmap:
 
 def _heatmaps(ranked: standings.Standings) -> tuple[charts.Heatmap, ...]:
     """Differences between methods at both levels."""
-    names = [one.method for one in ranked.methods]
+    names = [one.method for one in ranked.methods if one.method not in standings.BLIND]
     found = []
     for level in standings.LEVELS if ranked.tests else ():
         tests = [[ranked.test(one, two, level) for two in names] for one in names]
@@ -225,7 +254,7 @@ def _near(ranked: standings.Standings, level: str) -> list[str]:
     found = []
     for one in ranked.methods:
         test = ranked.test(one.method, standings.CEILING[level], level)
-        if one.method not in ROLES and test is not None and test.p is not None and test.p >= CERTAIN:
+        if one.method not in CEILINGS and test is not None and test.p is not None and test.p >= CERTAIN:
             found.append(one.method)
     return found
 
@@ -238,7 +267,8 @@ def _missing(found: leaderboard.Found, left_out: Mapping[str, float]) -> tuple[p
         "Trained models that are not good enough.",
         folded=False,
     )
-    return tuple(one for one in (failed, short) if one.rows)
+    dropped = page.Table(("model", "why"), tuple(found.dropped.items()), "Models that cannot be judged.", folded=False)
+    return tuple(one for one in (failed, short, dropped) if one.rows)
 
 
 def interval(one: Any) -> wording.Interval | float | None:

@@ -36,8 +36,11 @@ class Row:
         code: Of the file that the method is from; empty for one of the house.
         metric: What the method looked at.
         level: Whether it scored edges or nodes.
-        node_auroc: Of heads and MLPs; None where the true circuit has all of them.
+        node_auroc: Of heads and MLPs.
+        head_auroc: Of heads alone; None where all of them are true, or none is.
         edge_auroc: Of edges, heads whole.
+        true_nodes: How many nodes of the circuit are judged.
+        left_out: How many are not, because they never matter in an exchange.
         passes: Forward and backward passes over all pairs.
         seconds: On the clock.
     """
@@ -51,7 +54,10 @@ class Row:
     metric: str
     level: str
     node_auroc: float | None
+    head_auroc: float | None
     edge_auroc: float | None
+    true_nodes: int
+    left_out: int
     passes: float
     seconds: float
 

@@ -7,6 +7,7 @@
 them. This one falls steadily from the clean to the corrupt answer:
 
 1. Run the model on clean and corrupt inputs: its own answers at every position that is read.
+   Where corrupt inputs are shorter, what they do not answer is as in the clean run.
 2. Where they differ, the value is the logit of the clean answer minus that of the corrupt one; of a number, its distance from the
    corrupt one in the direction of the clean one. A pair's value is the mean over its positions; where answers agree it is 0.
 
@@ -54,4 +55,8 @@ def _logits(
         found = model.hf(
             input_ids=ids, position_ids=places, attention_mask=torch.ones_like(ids), use_cache=False
         ).logits
+        if found.shape[1] < pairs.width:
+            clean = torch.ones_like(pairs.clean)
+            rest = model.hf(input_ids=pairs.clean, attention_mask=clean, use_cache=False).logits
+            found = torch.cat([found, rest[:, found.shape[1] :]], dim=1)
     return pairs.reading(found)

@@ -5,7 +5,7 @@
     evaluating.overlap(found, subject.truth)                 # true and false positive rates of nodes and edges
 
 `iit`: for every node of the trained model, the share of answers that change when its output is taken from another input
-(only answers for which the two inputs' labels differ count, so a node that decides everything has 1), becomes its mean, or
+(only answers for which the two inputs' labels differ count, at positions that both have, so a node that decides everything has 1), becomes its mean, or
 zero. Nodes outside the circuit should have no effect. `kl` says the same without a verdict on answers: how far, in nats, the
 distribution over answers moves from the model's own when the node has its output of the other input, on the same answers.
 `gt_node_realism`, `node_realism`: all nodes outside the true (or a found) circuit get their mean, or zero; of the answers that
@@ -71,9 +71,13 @@ class Bench:
         self.labels, others = (
             self.task.program.answers(one, one, none)[0, :, self.task.counted] for one in (self.base, self.other)
         )
-        self.others = others[:, : self.labels.shape[1]]
+        shared = min(self.labels.shape[1], others.shape[1])
+        self.apart = torch.zeros_like(self.labels, dtype=torch.bool)
+        self.apart[:, :shared] = self.differ(self.labels[:, :shared], others[:, :shared])
+        rest, _ = self.task.inputs.pair(rng, rows, length=self.base.shape[1] - 1)
         with torch.no_grad():
             self.there = batched.run(self.shape, self.weights, self.other).kept
+            self.rest = batched.run(self.shape, self.weights, rest).kept
             self.logits = batched.run(self.shape, self.weights, self.base).logits[0, 0]
         self.plain = self.read(self.logits)
 
@@ -105,7 +109,7 @@ class Bench:
         return (mine.exp() * (mine - other)).sum(dim=-1).clamp(min=0)
 
     def values(self, ablation: str) -> batched.Kept:
-        """Outputs to replace nodes' by: means over the other inputs' rows, or zeros.
+        """Outputs to replace nodes' by: means over other inputs of the same length, or zeros.
 
         Raises:
             RequestError: There is no such ablation.
@@ -119,7 +123,7 @@ class Bench:
         def filled(part: Tensor) -> Tensor:
             return by * part.mean(dim=-1, keepdim=True).expand_as(part)
 
-        return batched.Kept(tuple(map(filled, self.there.heads)), tuple(map(filled, self.there.mlps)))
+        return batched.Kept(tuple(map(filled, self.rest.heads)), tuple(map(filled, self.rest.mlps)))
 
     def differ(
         self, one: Shaped[Tensor, "row counted"], two: Shaped[Tensor, "row counted"]
@@ -133,7 +137,7 @@ def iit(subject: shipped.Subject, *, rows: int = 1000, seed: int = 0) -> dict[st
     bench = Bench(subject, rows=rows, seed=seed)
     (measured,) = measuring.measure(bench.pupils, bench.weights, rows=rows, key=100 + seed)
     roles = {place: node for node, place in subject.log["places"].items()}
-    apart = bench.differ(bench.labels, bench.others)
+    apart = bench.apart
     values = {name: bench.values(name) for name in ABLATIONS}
     effects = []
     for node in bench.nodes:

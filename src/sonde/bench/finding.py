@@ -3,31 +3,28 @@
     found = finding.run(subject, "acdc", folder, tau=0.71)
     found.scores, found.circuit, found.judged           # AUROCs, and rates where the method gives a circuit
 
-Pairs are the subject's inputs and others drawn independently, of the greatest length, and as far as there are any such that the
-right answers differ; for IOI the others have the names swapped. If the program reads positions, those of the corrupt run can be shuffled as well (BOS keeps its own): an edge that carries
+Pairs are the subject's inputs and others drawn independently, of the greatest length (where the program reads the length, the others are of a
+shorter one, see `lengths`), and as far as there are any such that the right answers differ; for IOI the others have the names swapped. If the program reads positions, those of the corrupt run can be shuffled as well (BOS keeps its own): an edge that carries
 nothing but positions is the same in all inputs otherwise. Answers at all positions that count are read. The metric is the
 divergence from the model's own answers (`kl`), or the squared error where answers are numbers (`mse`); `answer_diff` (see
 `contrast`) has a slope at the clean run, which `eap` and `hisp` need.
 
-Some nodes of programs never matter between inputs of one length: those that find out the length, or something about positions. Swapping
-them changes no answer, and training, which swaps as well, teaches them to do nothing. So they are neither true nor false, and AUROCs
-leave them out, with the edges at them (`idle`).
+Nodes of programs that hardly matter in an exchange are neither true nor false, and AUROCs leave them out, with the edges at them (`judging`).
 
 Everything is written to a folder: scores.json, circuit.json, result.json. Costs what the method costs.
 """
 
 import dataclasses
-import functools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from sonde.bench import contrast, correspondence, evaluating, high, shipped, siit
+from sonde.bench import contrast, correspondence, evaluating, high, judging, lengths, shipped
 from sonde.circuits import graph as circuits_graph
 from sonde.circuits import metrics as circuits_metrics
 from sonde.circuits import pairs as circuits_pairs
@@ -37,7 +34,7 @@ from sonde.core import errors
 from sonde.store import disk
 
 FOLDER = Path("results") / "run"
-MORE, ROWS = 4, 200
+MORE = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -70,38 +67,19 @@ def pairs_of(
             compiled.
     """
     task, rng = subject.task, np.random.default_rng([4, seed])
-    clean, corrupt = task.inputs.pair(rng, MORE * n, length=max(task.inputs.lengths))
+    clean, corrupt = lengths.longest(task, rng, MORE * n)
     if task.corrupt is not None:
         corrupt = task.corrupt(clean)
-    same = (_answers(task, clean) == _answers(task, corrupt)).all(dim=1)
+    one, two = (_answers(task, side) for side in (clean, corrupt))
+    shared = min(one.shape[1], two.shape[1])
+    same = (one[:, :shared] == two[:, :shared]).all(dim=1)
     chosen = torch.sort(same.int(), stable=True).indices[:n]
     clean, corrupt = clean[chosen], corrupt[chosen]
     read = torch.zeros_like(clean, dtype=torch.bool)
     read[:, task.counted] = True
     positions = subject.positional and not subject.log if positions is None else positions
-    places = _shuffled(rng, *clean.shape) if positions else None
+    places = _shuffled(rng, *corrupt.shape) if positions else None
     return circuits_pairs.Pairs.of_tensors(clean, corrupt, positions=places, read=read)
-
-
-def idle(subject: shipped.Subject) -> tuple[str, ...]:
-    """Nodes of the program whose swap between inputs of one length never matters: as training measured it, or on 200 pairs."""
-    if (measured := subject.log.get("measured")) is not None:
-        return tuple(name for name, share in measured["moved"].items() if share == 0)
-    return _idle(subject.task)
-
-
-@functools.lru_cache(maxsize=256)
-def _idle(task: high.Task) -> tuple[str, ...]:
-    names, found = correspondence.nodes_of(task.program.circuit), []
-    base, other = task.inputs.pair(np.random.default_rng(5), ROWS, length=max(task.inputs.lengths))
-    plain, least = _answers(task, base), siit.TOLERANCE if task.regression else 0
-    for index, name in enumerate(names):
-        mask = torch.zeros(1, ROWS, len(names), dtype=torch.bool)
-        mask[..., index] = True
-        swapped = task.program.answers(base, other, mask)[0, :, task.counted]
-        if not bool(((swapped - plain).abs() > least).any()):
-            found.append(name)
-    return tuple(found)
 
 
 def _answers(task: high.Task, inputs: Int[Tensor, "row pos"]) -> Shaped[Tensor, "row counted"]:
@@ -160,8 +138,10 @@ def run(
     circuit = scores.kept if threshold is None else scores.circuit(threshold=threshold)
     judged: dict[str, Any] = {"subject": subject.name, "method": method, "metric": scores.metric, "pairs": pairs}
     judged |= {"seconds": scores.cost.seconds, "options": {name: str(value) for name, value in options.items()}}
-    for level in rank.LEVELS:
+    for level in ("node", "head", "edge"):
         judged[f"{level}_auroc"] = auroc(scores, subject, level)
+    nodes = judging.of(subject)
+    judged |= {"true_nodes": len(nodes.true), "left_out": list(nodes.left_out)}
     if circuit is not None:
         judged |= {"edges": len(circuit), **evaluating.overlap(circuit, subject.truth)}
     found = Finding(scores, circuit, judged, _usable(scores))
@@ -169,20 +149,26 @@ def run(
     return found
 
 
-def auroc(scores: circuits_scores.Scores, subject: shipped.Subject, level: rank.Level) -> float | None:
-    """Exact rank AUROC of nodes or edges, heads whole and idle nodes left out; None where all that is left is true."""
-    merged, places = scores.merged(), subject.log.get("places", {})
-    quiet = {places.get(node, node) for node in idle(subject)}
+def auroc(
+    scores: circuits_scores.Scores, subject: shipped.Subject, level: Literal["node", "head", "edge"]
+) -> float | None:
+    """Exact rank AUROC of nodes, of heads alone, or of edges, heads whole; what cannot be judged is left out.
+
+    None where all that is left is true, or nothing is.
+    """
+    merged, left_out = scores.merged(), set(judging.of(subject).left_out)
     sources, destinations = (
-        [name in quiet for name in names] for names in (merged.graph.sources, merged.graph.destinations)
+        np.array([name in left_out for name in names]) for names in (merged.graph.sources, merged.graph.destinations)
     )
-    if level == "node":
-        values = np.where(sources, np.nan, scores.node_values())
-    else:
+    if level == "edge":
         values = np.where(np.logical_or.outer(sources, destinations), np.nan, merged.edge_values())
-    judged = dataclasses.replace(merged, level=level, values=values, kept=None)
+    else:
+        mlps = np.array([level == "head" and name[0] == "m" for name in merged.graph.sources])
+        values = np.where(sources | mlps, np.nan, scores.node_values())
+    own: rank.Level = "edge" if level == "edge" else "node"
+    judged = dataclasses.replace(merged, level=own, values=values, kept=None)
     try:
-        return rank.of_scores(judged, subject.truth.merged(), level=level, view="merged").auroc
+        return rank.of_scores(judged, subject.truth.merged(), level=own, view="merged").auroc
     except errors.AnalysisError:
         return None
 

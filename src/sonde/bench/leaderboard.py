@@ -6,10 +6,10 @@
     standings.of(found)                                         # means, intervals, paired tests
 
 1. For each model: pairs of its inputs (see `finding`), fixed by the model's seed.
-2. For each method: scores on those pairs; exact rank AUROC of nodes and of edges against the true circuit, heads whole; forward and
-   backward passes; seconds. Methods that need a slope at the clean run get `answer_diff`, all others `kl` (`mse` for numbers), unless
+2. For each method: scores on those pairs; exact rank AUROC of nodes, of heads alone and of edges against the true circuit, heads whole; what
+   cannot be judged is left out (`judging`), and models that cannot are dropped and named; forward and backward passes; seconds. Methods that need a slope at the clean run get `answer_diff`, all others `kl` (`mse` for numbers), unless
    one metric is asked for. Methods that learn masks take 25 pairs per step, in turn. What a method draws at random it draws anew for
-   each model. `random` ranks nodes, and edges with heads whole.
+   each model. `random` ranks nodes, and edges with heads whole. `priors` look at nothing but the shape of the model, and are run with the others.
 3. A row is on disk as soon as it is measured: rows.jsonl. It is kept as long as weights, settings and the file of a method of one's own
    are what they were.
 
@@ -26,13 +26,15 @@ from typing import Any
 import numpy as np
 
 from sonde.agents import playing
-from sonde.bench import board_rows, contrast, finding, roster, standings
+from sonde.bench import board_rows, contrast, finding, judging, priors, roster, shipped, standings
 from sonde.circuits import experiment, method_files, registry, running
 from sonde.circuits import graph as circuits_graph
 from sonde.circuits import scores as circuits_scores
 from sonde.core import errors
 
 PAIRS = 100
+#: Of how pairs are made and what is judged: rows of one folder have one.
+RULES = 2
 SLOPE = frozenset({"eap", "hisp"})
 ENGINES = ("local", "ray")
 #: Pairs per step of methods that learn masks, which go through all pairs in turn.
@@ -56,7 +58,7 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """What rows of one folder must have in common."""
-        return {"pairs": self.pairs, "metric": self.metric}
+        return {"pairs": self.pairs, "metric": self.metric, "rules": RULES}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,31 +69,43 @@ class Found:
         rows: One per model and method.
         failed: What went wrong, by model and method.
         settings: What it was measured with.
+        dropped: Models that cannot be judged, and why.
     """
 
     rows: tuple[board_rows.Row, ...]
     failed: Mapping[str, str]
     settings: Settings
+    dropped: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Board:
-    """Methods on models."""
+    """Methods on models.
+
+    Attributes:
+        entries: The models that can be judged.
+        dropped: The others, and why.
+        settings: What fixes the rows.
+        codes: The digest of the file that a method of one's own is from.
+    """
 
     def __init__(self, entries: Sequence[roster.Entry], settings: Settings | None = None) -> None:
         """Takes the models, and registers the methods of the settings' files."""
-        self.entries, self.settings = tuple(entries), settings or Settings()
+        why = {entry: judging.of(entry.subject()).refused for entry in entries}
+        self.entries, self.settings = tuple(entry for entry in entries if why[entry] is None), settings or Settings()
+        self.dropped = {f"case {one.case}, seed {one.seed}": said for one, said in why.items() if said is not None}
         self.codes = method_files.load_all(Path(file) for file in self.settings.files)
 
     def methods(self, names: Iterable[str] | None = None) -> list[str]:
-        """The names that were asked for, or all there are, those that take little first.
+        """The names that were asked for, or all there are, and the priors; those that take little first.
 
         Raises:
             RequestError: There is no such method.
         """
         chosen = list(registry.methods()) if names is None else list(dict.fromkeys(names))
         for name in chosen:
-            registry.get(name)
-        typical = circuits_graph.Graph(2, 4, 4)
+            if name not in priors.NAMES:
+                registry.get(name)
+        typical, chosen = circuits_graph.Graph(2, 4, 4), list(dict.fromkeys([*priors.NAMES, *chosen]))
         return sorted(chosen, key=lambda name: experiment.forward_passes(name, typical, {}) or 0.0)
 
     def estimate(self, methods: Sequence[str], folder: Path) -> dict[str, float | None]:
@@ -107,6 +121,7 @@ class Board:
             total: float | None = 0.0
             for entry in many:
                 passes = experiment.forward_passes(name, entry.subject().truth.graph, {})
+                passes = 0.0 if name in priors.NAMES else passes
                 if passes is not None and name in BATCHES:
                     passes *= min(BATCHES[name] / self.settings.pairs, 1.0)
                 total = None if passes is None or total is None else total + passes * speed[entry]
@@ -149,7 +164,7 @@ class Board:
             rows = [self._row(kept.rows, *item) for item in every]
         finally:
             kept.close()
-        return Found(tuple(row for row in rows if row is not None), failed, self.settings)
+        return Found(tuple(row for row in rows if row is not None), failed, self.settings, self.dropped)
 
     def _row(self, known: Mapping[Any, board_rows.Row], entry: roster.Entry, method: str) -> board_rows.Row | None:
         row = known.get((entry.kind, entry.case, entry.seed, method))
@@ -163,26 +178,38 @@ Done = Iterator[tuple[Item, board_rows.Row | str]]
 
 def measure(entry: roster.Entry, method: str, settings: Settings, code: str = "") -> board_rows.Row:
     """One method on one model."""
-    subject = entry.subject()
-    pairs = finding.pairs_of(subject, n=settings.pairs, seed=entry.seed)
-    asked = settings.metric or (contrast.NAME if method in SLOPE else None)
+    subject, start = entry.subject(), time.perf_counter()
     drawn = int.from_bytes(hashlib.sha256(f"{entry.case} {entry.seed}".encode()).digest()[:4], "big")
-    start = time.perf_counter()
-    metric = finding.metric_named(subject, pairs, asked)
-    own = {"batch_size": BATCHES[method]} if method in BATCHES else {}
-    scores = registry.find(subject.model, pairs, metric=metric, method=method, seed=drawn, **own)
+    if method in priors.NAMES:
+        scores, passes = priors.scores(method, circuits_graph.Graph.of(subject.model)), 0.0
+    else:
+        scores, passes = _found(subject, method, settings, pairs_seed=entry.seed, seed=drawn)
     by_level = dict.fromkeys(standings.LEVELS, scores)
-    if method == standings.FLOOR:
+    if method == standings.RANDOM:
         by_level = {level: _noise(scores, level, drawn) for level in standings.LEVELS}
-    extra = 2 * len(pairs) if asked == contrast.NAME else 0  # what the metric itself takes
+    nodes = judging.of(subject)
     return board_rows.Row(
         kind=entry.kind, case=entry.case, seed=entry.seed, method=method, digest=entry.digest, code=code,
         metric=scores.metric, level=scores.level,
         node_auroc=finding.auroc(by_level["node"], subject, "node"),
+        head_auroc=finding.auroc(by_level["head"], subject, "head"),
         edge_auroc=finding.auroc(by_level["edge"], subject, "edge"),
-        passes=(scores.cost.forwards + scores.cost.backwards + extra) / len(pairs),
-        seconds=time.perf_counter() - start,
+        true_nodes=len(nodes.true), left_out=len(nodes.left_out),
+        passes=passes, seconds=time.perf_counter() - start,
     )  # fmt: skip
+
+
+def _found(
+    subject: shipped.Subject, method: str, settings: Settings, *, pairs_seed: int, seed: int
+) -> tuple[circuits_scores.Scores, float]:
+    """A method's scores, and the passes over the pairs that it took."""
+    pairs = finding.pairs_of(subject, n=settings.pairs, seed=pairs_seed)
+    asked = settings.metric or (contrast.NAME if method in SLOPE else None)
+    metric = finding.metric_named(subject, pairs, asked)
+    own = {"batch_size": BATCHES[method]} if method in BATCHES else {}
+    scores = registry.find(subject.model, pairs, metric=metric, method=method, seed=seed, **own)
+    extra = 2 * len(pairs) if asked == contrast.NAME else 0  # what the metric itself takes
+    return scores, (scores.cost.forwards + scores.cost.backwards + extra) / len(pairs)
 
 
 def _noise(scores: circuits_scores.Scores, level: Any, seed: int) -> circuits_scores.Scores:
@@ -192,8 +219,8 @@ def _noise(scores: circuits_scores.Scores, level: Any, seed: int) -> circuits_sc
     largest of three, so that what has many of them comes first, and circuits are mostly made of what has few.
     """
     whole, rng = scores.graph.merged(), np.random.default_rng(seed)
-    size = whole.allowed.shape if level == "edge" else len(whole.sources)
-    return dataclasses.replace(scores.merged(), level=level, values=rng.random(size), kept=None)
+    own, size = ("edge", whole.allowed.shape) if level == "edge" else ("node", len(whole.sources))
+    return dataclasses.replace(scores.merged(), level=own, values=rng.random(size), kept=None)
 
 
 def _here(todo: Sequence[Item], settings: Settings, codes: Mapping[str, str]) -> Done:

@@ -2,7 +2,7 @@
 
     lengths.mixed(task)                                        # does it read the length?
     base, other = lengths.pair(task, rng, rows=256)            # for training and for measuring
-    base, other = lengths.longest(task, rng, rows=100)         # for circuit finders and evaluations
+    base, other = lengths.longest(task, rng, rows=100)         # for circuit finders and evaluations of one model
 
 A node that finds out how long the input is says the same on all inputs of one length: exchanged between those it changes no answer, training
 cannot teach it anything, and nobody could find it. So
@@ -10,6 +10,8 @@ cannot teach it anything, and nobody could find it. So
 1. A program reads the length if one of its nodes changes less than 2 % of exchanges between inputs of one length, and at
    least as many between inputs of different lengths.
 2. Then half of the draws are of one length, and the others of two, drawn evenly.
+   For circuit finders, which take one length, base inputs are of the greatest length, and the others of the shorter one for which
+   the node that matters least matters most.
 3. A node is exchanged at the positions that both inputs have, and keeps its own at those that the other one does not have.
 
 An exchange changes the answer if at any position that counts the program has an answer before and after it, and they are not the same.
@@ -42,9 +44,9 @@ def pair(task: high.Task, rng: np.random.Generator, rows: int, *, length: int | 
 
 
 def longest(task: high.Task, rng: np.random.Generator, rows: int) -> Two:
-    """Inputs of the greatest length; where the program reads it, base inputs of the middle one and others of the greatest."""
-    known = sorted(task.inputs.lengths)
-    return task.inputs.pair(rng, rows, length=known[len(known) // 2] if mixed(task) else known[-1], other=known[-1])
+    """Inputs of the greatest length; where the program reads it, the others are of a shorter one."""
+    most = max(task.inputs.lengths)
+    return task.inputs.pair(rng, rows, length=most, other=_shorter(task) if mixed(task) else most)
 
 
 def mixed(task: high.Task) -> bool:
@@ -87,3 +89,17 @@ def _mixed(task: high.Task) -> bool:
         return False
     across = moved(task, draws(np.random.default_rng(6), apart=True))
     return any(share < LEAST <= across[node] for node, share in same.items())
+
+
+@functools.lru_cache(maxsize=256)
+def _shorter(task: high.Task) -> int:
+    """The length of others under which the node that matters least matters most."""
+    *known, most = sorted(task.inputs.lengths)
+
+    def good(length: int) -> tuple[int, float, int]:
+        rng = np.random.default_rng([8, length])
+        shares = moved(task, [task.inputs.pair(rng, 3 * ROWS, length=most, other=length)])
+        enough = [share for share in shares.values() if share >= LEAST]
+        return len(enough), min(enough, default=0.0), length
+
+    return max(known, key=good)

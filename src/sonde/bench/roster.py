@@ -66,7 +66,7 @@ def embedded(*, cases: Sequence[str] | None = None, seeds: Iterable[int] | None 
 def suite_of(
     folder: Path, *, cases: Sequence[str] | None = None, seeds: Iterable[int] | None = None, least: float = LEAST
 ) -> tuple[list[Entry], dict[str, float]]:
-    """The best try of each case and seed of a suite, and the figures of those that are not good enough.
+    """The best try of each case and seed of a suite, and the figures of those that are not good enough; outdated ones are left out.
 
     Args:
         folder: What `sonde bench train core --out` made.
@@ -82,12 +82,16 @@ def suite_of(
     found, short = [], {}
     for case in (case for case in there if case.isdecimal() and (cases is None or case in cases)):
         for one in suite.best(folder, int(case), _seeds(folder, case, wanted)):
+            if shipped.outdated(case, one.folder) is not None:
+                continue
             if suite.score(one) >= least:
                 found.append(_trained("trained", case, one.seed, one.folder))
             else:
                 short[f"case {case}, seed {one.seed}"] = suite.score(one)
     for name in (name for name in shipped.IOI if cases is None or name in cases):
         for one in shipped.best_below(folder / name, wanted):
+            if shipped.outdated(name, one.folder) is not None:
+                continue
             good = suite.score(one) >= least
             found += [_trained("trained", name, one.seed, one.folder)] if good else []
             short |= {} if good else {f"{name}, seed {one.seed}": suite.score(one)}

@@ -8,25 +8,30 @@
    case are not independent.
 2. Two methods are compared model by model: the mean difference, and the p-value of flipping the signs of whole cases. Holm's correction
    runs over all pairs of methods, for nodes and for edges apart.
-3. Cost is the median over models: forward and backward passes over the pairs, and seconds.
+3. The floor is the best of the rankings that look at nothing: `random` and the `priors`, at each level. What a method has above it is given with
+   the same test, corrected for all methods.
+4. Cost is the median over models: forward and backward passes over the pairs, and seconds.
 
-Node figures are primary: training constrains nodes, not edges. `exact` methods are the ceiling, `random` is the floor.
+Node figures are primary: training constrains nodes, not edges. Heads alone are told apart, because in a layer there is one MLP for several heads, so
+that a ranking that looks at nothing does better than chance on nodes. `exact` methods are the ceiling.
 Costs a second per ten methods.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from sonde.analysis import stats
-from sonde.bench import board_rows
+from sonde.bench import board_rows, priors
 
-LEVELS = ("node", "edge")
-CEILING = {"node": "exact-node", "edge": "exact"}
-FLOOR = "random"
+LEVELS = ("node", "head", "edge")
+CEILING = {"node": "exact-node", "head": "exact-node", "edge": "exact"}
+RANDOM = "random"
+#: What looks at nothing of the model but its shape.
+BLIND = (RANDOM, *priors.NAMES)
 DRAWS = 2000
 ROUNDING = 1e-9
 
@@ -39,6 +44,7 @@ class Standing:
         method: Its name.
         metric: What it looked at, with the most models.
         node: Mean AUROC of heads and MLPs.
+        head: Mean AUROC of heads alone.
         edge: Mean AUROC of edges.
         passes: Passes over the pairs; the median.
         seconds: The median.
@@ -49,6 +55,7 @@ class Standing:
     method: str
     metric: str
     node: stats.Estimate
+    head: stats.Estimate
     edge: stats.Estimate
     passes: float
     seconds: float
@@ -89,15 +96,27 @@ class Standings:
 
     Attributes:
         methods: By mean node AUROC.
-        tests: Every pair of methods, at both levels.
+        tests: Every pair of methods that look at the model, at all levels.
+        margins: Every method against the floor.
+        floors: The best ranking that looks at nothing, by level.
         cases: How many cases.
         models: How many models.
+        true_nodes: How many nodes of circuits are judged.
+        left_out: How many are not.
     """
 
     methods: tuple[Standing, ...]
     tests: tuple[Test, ...]
+    margins: tuple[Test, ...]
+    floors: Mapping[str, str]
     cases: int
     models: int
+    true_nodes: int
+    left_out: int
+
+    def margin(self, method: str, level: str) -> Test | None:
+        """What a method has above the floor; None for what looks at nothing."""
+        return next((one for one in self.margins if (one.first, one.level) == (method, level)), None)
 
     def test(self, first: str, second: str, level: str) -> Test | None:
         """The comparison of two methods, in this order."""
@@ -118,9 +137,32 @@ def of(rows: Iterable[board_rows.Row]) -> Standings:
         by_method.setdefault(row.method, []).append(row)
     every = [row for many in by_method.values() for row in many]
     found = sorted((_standing(name, many) for name, many in by_method.items()), key=_place)
-    tests = [test for level in LEVELS for test in _tests(by_method, [one.method for one in found], level)]
-    models = {(row.case, row.seed) for row in every}
-    return Standings(tuple(found), tuple(tests), len({case for case, _ in models}), len(models))
+    looking = [one.method for one in found if one.method not in BLIND]
+    floors = {level: best for level in LEVELS if (best := _floor(found, level)) is not None}
+    models = {(row.case, row.seed): row for row in every}
+    return Standings(
+        methods=tuple(found),
+        tests=tuple(
+            test for level in LEVELS for test in _tests(by_method, list(itertools.combinations(looking, 2)), level)
+        ),
+        margins=tuple(
+            test
+            for level, best in floors.items()
+            for test in _tests(by_method, [(one, best) for one in looking], level)
+        ),
+        floors=floors,
+        cases=len({case for case, _ in models}),
+        models=len(models),
+        true_nodes=sum(row.true_nodes for row in models.values()),
+        left_out=sum(row.left_out for row in models.values()),
+    )
+
+
+def _floor(found: Sequence[Standing], level: str) -> str | None:
+    """The best of what looks at nothing."""
+    known = {one.method: getattr(one, level).value for one in found if one.method in BLIND}
+    known = {method: value for method, value in known.items() if not np.isnan(value)}
+    return max(known, key=known.__getitem__) if known else None
 
 
 def _place(one: Standing) -> tuple[float, float, float]:
@@ -135,6 +177,7 @@ def _standing(method: str, rows: Sequence[board_rows.Row]) -> Standing:
         method=method,
         metric=max(sorted(set(metrics)), key=metrics.count),
         node=_mean(rows, "node"),
+        head=_mean(rows, "head"),
         edge=_mean(rows, "edge"),
         passes=float(np.median([row.passes for row in rows])),
         seconds=float(np.median([row.seconds for row in rows])),
@@ -154,11 +197,11 @@ def _mean(rows: Sequence[board_rows.Row], level: str) -> stats.Estimate:
     return stats.bootstrap_interval(lambda chosen: float(values[chosen].mean()), cases, draws=DRAWS)
 
 
-def _tests(by_method: dict[str, list[board_rows.Row]], order: Sequence[str], level: str) -> list[Test]:
-    """All pairs, with corrected p-values."""
+def _tests(by_method: dict[str, list[board_rows.Row]], pairs: Sequence[tuple[str, str]], level: str) -> list[Test]:
+    """Pairs of methods, with p-values corrected for all of them."""
     tables = {name: _table(rows, level) for name, rows in by_method.items()}
     found = []
-    for first, second in itertools.combinations(order, 2):
+    for first, second in pairs:
         common = sorted(tables[first].keys() & tables[second].keys())
         cases = np.array([case for case, _ in common])
         if len(set(cases.tolist())) < 2:

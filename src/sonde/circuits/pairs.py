@@ -3,7 +3,8 @@
     two = pairs.Pairs.of([pairs.Pair(clean, corrupt, answers=(7,), wrongs=(9,), label="Ann gave Bob", cluster="template 1")])
     two.select([0, 2]), two.batches(16), len(two)
 
-Both inputs of a pair have the same length, so that positions correspond. Pairs of different lengths share a batch: rows
+Both inputs of a pair have the same length, so that positions correspond; but all corrupt inputs together may be longer or shorter than the
+clean ones: then positions correspond from the left, and where there is no corrupt position nothing is corrupted. Pairs of different lengths share a batch: rows
 are padded on the right, where a causal model never looks from a real position. Costs the memory of the token ids.
 """
 
@@ -46,7 +47,7 @@ class Pairs:
 
     Attributes:
         clean: Token ids, padded on the right.
-        corrupt: Token ids of the twins.
+        corrupt: Token ids of the twins; of another width if all of them have another length.
         ends: The last real position of each row.
         answers: Tokens to prefer, `NONE` where a row has fewer.
         wrongs: Tokens to prefer less, `NONE` where a row has fewer.
@@ -57,11 +58,11 @@ class Pairs:
     """
 
     clean: Int[Tensor, "pair pos"]
-    corrupt: Int[Tensor, "pair pos"]
+    corrupt: Int[Tensor, "pair twin"]
     ends: Int[Tensor, "pair"]
     answers: Int[Tensor, "pair answer"]
     wrongs: Int[Tensor, "pair wrong"]
-    positions: Int[Tensor, "pair pos"] | None = None
+    positions: Int[Tensor, "pair twin"] | None = None
     read: Bool[Tensor, "pair pos"] | None = None
     labels: tuple[str, ...] = ()
     clusters: tuple[str, ...] = ()
@@ -76,11 +77,18 @@ class Pairs:
                 object.__setattr__(self, name, tuple(str(row) for row in range(count)))
             if len(getattr(self, name)) != count:
                 raise errors.RequestError(f"{len(getattr(self, name))} {name} for {count} pairs: give one for each")
-        for name in ("corrupt", "positions", "read"):
+        other = self.corrupt.shape[1]
+        if other != width and bool((self.ends != width - 1).any()):
+            raise errors.RequestError(
+                f"corrupt inputs have {other} positions and clean ones up to {width}: only pairs without padding may differ in length"
+            )
+        for name, side, expected in (
+            ("corrupt", "clean", (count, other)), ("positions", "corrupt", (count, other)), ("read", "clean", (count, width)),
+        ):  # fmt: skip
             value = getattr(self, name)
-            if value is not None and value.shape != self.clean.shape:
+            if value is not None and value.shape != expected:
                 raise errors.RequestError(
-                    f"{name} has shape {tuple(value.shape)}, expected that of the clean inputs, {(count, width)}"
+                    f"{name} has shape {tuple(value.shape)}, expected that of the {side} inputs, {expected}"
                 )
         if int(self.ends.min()) < 0 or int(self.ends.max()) >= width:
             raise errors.RequestError(f"ends must lie between 0 and {width - 1}: got {self.ends.tolist()}")
@@ -120,14 +128,14 @@ class Pairs:
     def of_tensors(
         cls,
         clean: Int[Tensor, "pair pos"],
-        corrupt: Int[Tensor, "pair pos"],
+        corrupt: Int[Tensor, "pair twin"],
         *,
         answers: Int[Tensor, "pair answer"] | None = None,
         wrongs: Int[Tensor, "pair wrong"] | None = None,
-        positions: Int[Tensor, "pair pos"] | None = None,
+        positions: Int[Tensor, "pair twin"] | None = None,
         read: Bool[Tensor, "pair pos"] | None = None,
     ) -> "Pairs":
-        """Pairs that all have the same length, from tensors of ids; see the class for the arguments."""
+        """Pairs that all have the same length, or all twins another one, from tensors of ids; see the class for the arguments."""
         count = len(clean)
         nothing = torch.full((count, 0), NONE)
         return cls(

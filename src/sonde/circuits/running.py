@@ -97,6 +97,8 @@ class Runner:
         self.metric, self.ablation = circuits_metrics.get(metric), ablation
         self.pairs = _placed(pairs, model)
         self.network = parts.Network(model, pairs.width)
+        other = pairs.corrupt.shape[1]
+        self._twin = self.network if other == pairs.width else parts.Network(model, other)
         self._check_pairs()
         self.sizes = running_memory.Sizes.of(model, self.graph, self.pairs)
         self.batch_size = running_memory.batch_size(self.sizes, len(pairs), batch_size)
@@ -115,18 +117,25 @@ class Runner:
         """Memory that the largest kind of run of one batch takes, roughly."""
         return self.sizes.masked(self.batch_size)
 
-    def start(self, batch: Batch, side: Side) -> Float[Tensor, "pair pos d_model"]:
+    def start(self, batch: Batch, side: Side) -> Float[Tensor, "pair own d_model"]:
         """What `input` writes: embeddings of tokens, and of positions where they are learned."""
         with self.alone():
             if side == "clean":
                 return self.network.embed(batch.pairs.clean)
-            return self.network.embed(batch.pairs.corrupt, batch.pairs.positions)
+            return self._twin.embed(batch.pairs.corrupt, batch.pairs.positions)
 
     def contributions(self, batch: Batch, side: Side) -> Float[Tensor, "source pair pos d_model"]:
-        """What every source writes in the plain run of one side."""
+        """What every source writes in the plain run of one side, at the positions of the clean one.
+
+        Where the corrupt inputs have no such position, it is what the source writes in the clean run.
+        """
         with self.alone():
             self.spent.forwards += len(batch.pairs)
-            return running_plain.trace(self.network, self.graph, self.start(batch, side)).sources
+            network = self.network if side == "clean" else self._twin
+            found = running_plain.trace(network, self.graph, self.start(batch, side)).sources
+        if found.shape[2] < batch.pairs.width:
+            return torch.cat([found, self.contributions(batch, "clean")[:, :, found.shape[2] :]], dim=2)
+        return found[:, :, : batch.pairs.width]
 
     def ablated(self, batch: Batch) -> Float[Tensor, "source pair pos d_model"]:
         """What edges carry when they are cut."""
@@ -291,8 +300,8 @@ class Runner:
 
     def _check_pairs(self) -> None:
         pairs, cfg = self.pairs, self.model.cfg
-        if pairs.width > cfg.n_ctx:
-            raise errors.ContextError(f"{pairs.width} tokens do not fit the context of {cfg.n_ctx}")
+        if (widest := max(pairs.width, pairs.corrupt.shape[1])) > cfg.n_ctx:
+            raise errors.ContextError(f"{widest} tokens do not fit the context of {cfg.n_ctx}")
         beyond = max(int(pairs.clean.max()), int(pairs.corrupt.max()))
         if beyond >= cfg.d_vocab:
             raise errors.RequestError(f"token {beyond} is not in the vocabulary of {cfg.d_vocab}")

@@ -12,13 +12,17 @@ from sonde.bench import (
     board_rows,
     contrast,
     finding,
+    judging,
     leaderboard,
+    lengths,
+    priors,
     roster,
     shipped,
     sizes,
     standings,
     training,
 )
+from sonde.circuits import graph as circuits_graph
 from sonde.circuits import method_files, registry
 from sonde.core import errors
 
@@ -39,7 +43,7 @@ SMALL = leaderboard.Settings(pairs=20)
 def row(case, method, node, *, edge=0.9, seed=0, passes=1.0):
     return board_rows.Row(
         kind="embedded", case=case, seed=seed, method=method, digest="d", code="", metric="kl", level="edge",
-        node_auroc=node, edge_auroc=edge, passes=passes, seconds=0.1,
+        node_auroc=node, head_auroc=node, edge_auroc=edge, true_nodes=3, left_out=1, passes=passes, seconds=0.1,
     )  # fmt: skip
 
 
@@ -161,6 +165,29 @@ def test_standings_are_means_with_intervals_over_cases_and_corrected_paired_test
     edges = [one for one in found.tests if one.level == "edge"]
     assert len(edges) == 3
     assert all(one.p == 1.0 for one in edges)
+    assert (found.true_nodes, found.left_out, found.margins, found.floors) == (72, 24, (), {})
+
+
+def test_the_best_ranking_that_looks_at_nothing_is_the_floor_and_methods_have_a_margin_over_it():
+    rng = np.random.default_rng(0)
+    means = {"good": 0.95, "poor": 0.8, "prior-mlps-first": 0.8, "prior-early-first": 0.6, "random": 0.5}
+    rows = [
+        row(str(case), name, mean + 0.04 * rng.random(), edge=0.9 if name == "random" else 0.5)
+        for case in range(14)
+        for name, mean in means.items()
+    ]
+    found = standings.of(rows)
+    assert found.floors == {"node": "prior-mlps-first", "head": "prior-mlps-first", "edge": "random"}
+    assert {(one.first, one.second) for one in found.tests} == {("good", "poor")}
+    good, poor = found.margin("good", "node"), found.margin("poor", "node")
+    assert good.difference.value == pytest.approx(0.15, abs=0.02)
+    assert good.p < 0.01 < poor.p
+    assert found.margin("random", "node") is None
+    assert found.margin("good", "edge").second == "random"
+    cells = {one[1]: one for one in board_page.table(found).rows}
+    assert cells["prior-mlps-first"][2] == "floor of nodes, heads"
+    assert cells["prior-early-first"][2] == "looks at nothing"
+    assert cells["good"][6].value == good.difference.value
 
 
 def test_one_case_has_a_mean_and_no_interval():
@@ -173,14 +200,16 @@ def test_the_page_names_the_best_method_and_the_floor_and_holds_all_numbers(tmp_
     rng = np.random.default_rng(1)
     rows = [row(str(case), name, value + 0.02 * rng.random()) for case in range(8) for name, value in
             (("exact-node", 0.97), ("exact", 0.96), ("eap-ig", 0.95), ("random", 0.49))]  # fmt: skip
-    found = leaderboard.Found(tuple(rows), {"eap, case 3, seed 0": "why"}, SMALL)
+    found = leaderboard.Found(tuple(rows), {"eap, case 3, seed 0": "why"}, SMALL, {"case 9, seed 0": "it says why"})
     path = board_page.write(found, standings.of(rows), tmp_path, left_out={"case 7, seed 0": 0.9}, command="sonde x")
     text = path.read_text()
     assert "Best after exact patching, by nodes: eap-ig (AUROC" in text
-    assert "0.5 is within its interval" in text
+    assert "The best that looks at nothing, by nodes: random (AUROC" in text
+    assert "24 nodes of circuits are judged; 8 never matter in an exchange and are left out" in text
+    assert "Dropped, because they cannot be judged: case 9, seed 0: it says why" in text
     assert "case 7, seed 0" in text
     assert {one.name for one in (tmp_path / "figures").iterdir()} == {
-        "standings.png", "pairs-node.png", "pairs-edge.png", "by-model.png",
+        "standings.png", "pairs-node.png", "pairs-head.png", "pairs-edge.png", "by-model.png",
     }  # fmt: skip
     assert len(json.loads((tmp_path / "results.json").read_text())["rows"]) == 32
 
@@ -227,9 +256,67 @@ def test_answers_of_pairs_differ_where_they_can():
         assert bool(differ.all()) == (case == "11")
 
 
-def test_nodes_that_no_swap_moves_are_idle_and_left_out():
-    assert finding.idle(shipped.compiled("53")) == ("m0",)
-    assert finding.idle(shipped.compiled("3")) == ()
+def test_nodes_that_never_matter_in_an_exchange_are_neither_true_nor_false():
+    subject = shipped.compiled("53")
+    judged = judging.of(subject)
+    assert (judged.true, judged.left_out) == (("m1",), ("m0",))
+    assert judged.share_left_out == 1 / (2 + len(judged.false))
+    assert judging.of(shipped.compiled("3")).left_out == ()
+    graph = circuits_graph.Graph.of(subject.model)
+    values = np.array([np.nan, *(float(node == "m0") + 2 * (node == "m1") for node in graph.sources[1:])])
+    scores = dataclasses.replace(priors.scores("prior-mlps-first", graph), values=values)
+    assert finding.auroc(scores, subject, "node") == 1.0  # m0 above all others does no harm, and would as a false one
+
+
+def test_a_model_of_which_more_than_a_fifth_of_the_nodes_cannot_be_judged_is_dropped_and_named(monkeypatch):
+    refused = judging.Judged(("m1",), ("m0", "a0.h0"), ("m2",) * 5).refused
+    assert refused == "25% of its nodes never matter in an exchange, m0, a0.h0"
+    assert judging.Judged(("m1",), ("m0", "a0.h0"), ("m2",) * 7).refused is None
+    assert judging.Judged((), ("m0",), ("m2",) * 9).refused == "no node of its circuit matters in an exchange"
+    assert judging.Judged(("m0",), (), ()).refused == "all of its nodes are in the circuit"
+    real = judging.of
+    monkeypatch.setattr(
+        judging,
+        "of",
+        lambda subject: judging.Judged(("m1",), ("m0",), ()) if "case-3-" in subject.name else real(subject),
+    )
+    board = leaderboard.Board(roster.compiled([3, 11]), SMALL)
+    assert [entry.case for entry in board.entries] == ["11"]
+    assert board.dropped == {"case 3, seed 0": "50% of its nodes never matter in an exchange, m0"}
+
+
+def test_priors_rank_by_the_shape_of_the_model_alone():
+    graph = circuits_graph.Graph(3, 2, 2)
+    first = {name: priors.scores(name, graph).ranking()[0][0] for name in priors.NAMES}
+    assert first["prior-mlps-first"] == first["prior-mlps-early"] == "m0"
+    assert (first["prior-mlps-late"], first["prior-heads-first"]) == ("m2", "a0.h0")
+    assert (first["prior-early-first"], first["prior-late-first"]) == ("a0.h0", "a2.h0")
+    assert (first["prior-low-heads"], first["prior-high-heads"]) == ("a0.h0", "a0.h1")
+    assert first["prior-middle-first"] == "a1.h0"
+    with pytest.raises(errors.RequestError, match="did you mean 'prior-mlps-first'"):
+        priors.scores("prior-mlp-first", graph)
+
+
+def test_a_board_runs_priors_with_whatever_is_asked_for(entries, tmp_path):
+    board = leaderboard.Board(entries[:2], SMALL)
+    names = board.methods(["random"])
+    assert set(names) == {"random", *priors.NAMES}
+    found = board.run(names, tmp_path)
+    assert not found.failed
+    assert {one.passes for one in found.rows if one.method in priors.NAMES} == {0.0}
+    assert standings.of(found.rows).floors["node"] in standings.BLIND
+
+
+@pytest.mark.parametrize("case", ["67", "93"])
+def test_pairs_have_different_lengths_where_the_program_reads_the_length_and_every_node_matters_in_them(case):
+    subject = shipped.compiled(case)
+    pairs = finding.pairs_of(subject, n=40)
+    assert pairs.corrupt.shape[1] < pairs.clean.shape[1]
+    moved = lengths.moved(subject.task, [(pairs.clean, pairs.corrupt)])
+    assert all(share >= lengths.LEAST for share in moved.values())
+    if case == "67":
+        scores = registry.find(subject.model, pairs, metric="kl", method="exact-node")
+        assert finding.auroc(scores, subject, "node") == 1.0
 
 
 def test_the_answer_difference_falls_from_the_clean_to_the_corrupt_run_and_has_a_slope():
@@ -247,7 +334,7 @@ def test_the_answer_difference_falls_from_the_clean_to_the_corrupt_run_and_has_a
 
 
 def test_random_is_a_ranking_of_what_is_judged_and_so_fair_on_average():
-    subject = shipped.compiled("40")
+    subject = shipped.compiled("18")
     scores = registry.find(subject.model, finding.pairs_of(subject, n=4), metric="kl", method="random")
     for level in standings.LEVELS:
         drawn = [finding.auroc(leaderboard._noise(scores, level, seed), subject, level) for seed in range(200)]

@@ -180,6 +180,30 @@ def test_pairs_of_different_lengths_run_as_they_do_alone(plain):
     assert torch.allclose(runner.metric_of(mask), torch.cat(alone), atol=1e-4)
 
 
+@pytest.mark.parametrize("other", [12, 28])
+def test_corrupt_inputs_may_be_shorter_or_longer_and_corrupt_the_positions_that_both_have(plain, other):
+    clean, corrupt = made(), made(width=other)
+    pairs = circuits_pairs.Pairs.of_tensors(clean.clean, corrupt.corrupt, answers=clean.answers, wrongs=clean.wrongs)
+    runner = running.Runner(plain, pairs, "logit_diff")
+    (batch,), shared = runner.batches, min(WIDTH, other)
+    own, theirs = trace_of(plain, pairs.clean), trace_of(plain, pairs.corrupt)
+    found = runner.ablated(batch)
+    assert found.shape[2] == WIDTH
+    assert torch.allclose(found[:, :, :shared], torch.stack(list(theirs))[:, :, :shared], atol=1e-5)
+    assert torch.allclose(found[:, :, shared:], torch.stack(list(own))[:, :, shared:], atol=1e-5)
+    with torch.no_grad():
+        expected = plain.hf(input_ids=pairs.clean if other < WIDTH else pairs.corrupt).logits[:, WIDTH - 1]
+    assert torch.allclose(runner.logits(np.zeros_like(runner.graph.allowed))[:, 0], expected, atol=1e-4)
+
+
+def test_pairs_with_padding_all_have_one_length_on_both_sides():
+    with pytest.raises(errors.RequestError, match="only pairs without padding may differ in length"):
+        circuits_pairs.Pairs(
+            torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, 4, dtype=torch.long), ends=torch.tensor([4, 3]),
+            answers=torch.zeros(2, 0, dtype=torch.long), wrongs=torch.zeros(2, 0, dtype=torch.long),
+        )  # fmt: skip
+
+
 def test_zero_and_mean_ablation_carry_nothing_and_the_mean_of_the_corrupt_runs(plain):
     pairs = made()
     zero = running.Runner(plain, pairs, "kl", ablation="zero")
