@@ -40,7 +40,7 @@ RUNS, EVALS = Path("results") / "run", Path("results") / "eval"
 def _subjects(
     index: str | None, tracr: bool, weights: int | None, embedded: bool, folder: Path | None, seed: int | None
 ) -> Any:
-    """The models that were asked for, one after the other."""
+    """The models that were asked for, one after the other; what cannot be loaded of a folder is said."""
     from sonde.bench import roster, shipped
 
     if tracr + (weights is not None) + embedded + (folder is not None) != 1:
@@ -48,7 +48,9 @@ def _subjects(
             "give one of --tracr, --siit-weights, --interp-bench and --folder", param_hint="--siit-weights"
         )
     if folder is not None:
-        yield from (entry.subject() for entry in roster.folder_of(folder, cases=None if index is None else [index]))
+        found, broken = roster.folder_of(folder, cases=None if index is None else [index])
+        _warn_of({f"case {name}": why for name, why in broken.items()})
+        yield from (entry.subject() for entry in found)
     elif index is None and not embedded:
         raise typer.BadParameter("name a case with -i (only --interp-bench and --folder run all)", param_hint="-i")
     elif embedded:
@@ -91,15 +93,22 @@ def _run(method: str, subjects: Any, out: Path, *, pairs: int, threshold: float 
         raise failed[0][1]
     screen.print(terminal.table(page.Table(shown, tuple(rows), about)))
     _say(screen, f"{method}; output in {out / method}")
-    for name, why in failed:
-        screen.print(
-            f"Warning: {name} is left out: {why}", style="yellow", highlight=False, soft_wrap=True, markup=False
-        )
+    _warn_of({name: str(why) for name, why in failed})
     for name, (low, high) in empty:
         screen.print(
             f"Warning: the circuit of {name} is empty; thresholds {_range(low, high)} keep some edges.",
             style="yellow", highlight=False, soft_wrap=True,
         )  # fmt: skip
+
+
+def _warn_of(left_out: dict[str, str]) -> None:
+    """Says what is left out, and why."""
+    from rich import console
+
+    for name, why in left_out.items():
+        console.Console().print(
+            f"Warning: {name} is left out: {why}", style="yellow", highlight=False, soft_wrap=True, markup=False
+        )
 
 
 def _range(low: float, high: float) -> str:
