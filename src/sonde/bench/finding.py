@@ -13,12 +13,15 @@ Some nodes of programs never matter between inputs of one length: those that fin
 them changes no answer, and training, which swaps as well, teaches them to do nothing. So they are neither true nor false, and AUROCs
 leave them out, with the edges at them (`idle`).
 
-Everything is written to a folder: scores.json, circuit.json, result.json. Costs what the method costs.
+Everything is written to a folder: scores.json, circuit.json, result.json, the last when all is done. `known` says what is there of the
+same question about the same weights, so that many models can be taken up where they were stopped. Costs what the method costs.
 """
 
 import dataclasses
 import functools
+import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,7 @@ from sonde.store import disk
 
 FOLDER = Path("results") / "run"
 MORE, ROWS = 4, 200
+Tell = Callable[[str, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -138,6 +142,7 @@ def run(
     *,
     pairs: int = 200,
     threshold: float | None = None,
+    tell: Tell = lambda doing, done, of: None,
     **options: Any,
 ) -> Finding:
     """Runs a method and judges what it finds.
@@ -148,25 +153,57 @@ def run(
         folder: Where the results go.
         pairs: How many pairs.
         threshold: Edges that score at least this make the circuit, for a method that only ranks.
+        tell: Told what is being done, how much, and of how much.
         **options: Of the method; `metric` and `seed` too.
 
     Raises:
         RequestError: There is no such method, or it has no such option.
     """
+    asked = _asked(subject, method, pairs=pairs, threshold=threshold, **options)
     seed = options.get("seed", 0)
     given = pairs_of(subject, n=pairs, seed=seed)
     metric = metric_named(subject, given, options.pop("metric", None))
-    scores = registry.find(subject.model, given, metric=metric, method=method, **options)
+    scores = registry.find(subject.model, given, metric=metric, method=method, tell=tell, **options)
     circuit = scores.kept if threshold is None else scores.circuit(threshold=threshold)
     judged: dict[str, Any] = {"subject": subject.name, "method": method, "metric": scores.metric, "pairs": pairs}
     judged |= {"seconds": scores.cost.seconds, "options": {name: str(value) for name, value in options.items()}}
     for level in rank.LEVELS:
         judged[f"{level}_auroc"] = auroc(scores, subject, level)
+    if scores.note:
+        judged["note"] = scores.note
     if circuit is not None:
         judged |= {"edges": len(circuit), **evaluating.overlap(circuit, subject.truth)}
+    judged |= {"usable": list(_usable(scores)), "asked": asked}
     found = Finding(scores, circuit, judged, _usable(scores))
     _write(found, folder)
     return found
+
+
+def known(
+    subject: shipped.Subject,
+    method: str,
+    folder: Path,
+    *,
+    pairs: int = 200,
+    threshold: float | None = None,
+    **options: Any,
+) -> dict[str, Any] | None:
+    """How an earlier `run` of the same question about the same model was judged; None if there is none."""
+    try:
+        found = json.loads((folder / "result.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    asked = _asked(subject, method, pairs=pairs, threshold=threshold, **options)
+    return found if isinstance(found, dict) and found.get("asked") == asked else None
+
+
+def _asked(subject: shipped.Subject, method: str, **how: Any) -> dict[str, str]:
+    """What fixes a result: the question, the weights and the true circuit."""
+    digest = hashlib.sha256("\n".join(subject.truth.names).encode())
+    for name, value in subject.model.hf.state_dict().items():
+        digest.update(name.encode() + value.cpu().numpy().tobytes())
+    told = {name: str(value) for name, value in how.items() if value is not None}
+    return {"method": method, "model": digest.hexdigest()[:16], **told}
 
 
 def auroc(scores: circuits_scores.Scores, subject: shipped.Subject, level: rank.Level) -> float | None:
@@ -194,9 +231,10 @@ def _usable(scores: circuits_scores.Scores) -> tuple[float, float]:
 
 
 def _write(found: Finding, folder: Path) -> None:
-    parts = {"scores": found.scores.to_json(), "result": found.judged}
+    parts = {"scores": found.scores.to_json()}
     if found.circuit is not None:
         parts["circuit"] = found.circuit.to_json()
+    parts["result"] = found.judged  # last: with it, all is there
     with disk.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in parts.items():

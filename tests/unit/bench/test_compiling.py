@@ -163,11 +163,11 @@ def test_what_would_be_too_large_is_refused_with_its_size_before_it_is_built():
         return one + two
 
     table = rasp.SequenceMap(both, rasp.TOKENS, rasp.INDICES, name="table")
-    with pytest.raises(errors.CompileError, match="SequenceMap 'table': .* 390 × 390 values, 152,100 pairs"):
+    with pytest.raises(errors.CompileError, match=r"SequenceMap 'table': .* 390 × 390 values, 152,100 pairs"):
         compiling.compile(table, range(390), max_length=391)
     assert not called
     pairs = rasp.SequenceMap(lambda one, two: (one, two), rasp.TOKENS, rasp.INDICES, name="pairs")
-    with pytest.raises(errors.CompileError, match="14,400 hidden units .* stream of 14,6.. directions .* GB"):
+    with pytest.raises(errors.CompileError, match=r"14,400 hidden units .* stream of 14,6.. directions .* GB"):
         compiling.compile(pairs, range(120), max_length=121)
     assert compiling.compile(table, range(12), max_length=13).run([[3, 4]]) == [[3, 5]]
 
