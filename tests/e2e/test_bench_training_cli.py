@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 from typer import testing
 
@@ -59,7 +60,9 @@ def test_an_empty_circuit_is_a_warning_with_the_usable_range(here):
         ("run acdc --tracr", "name a case with -i"),
         ("train iit -i 3 --siit-sampling every", "none of individual, sample_all, all"),
         ("eval realism -i 3 --siit-weights 510", "none of iit, iit_acdc"),
-        ("eval node_realism -i 3 --siit-weights 510", "takes a --circuit"),
+        ("eval node_realism -i 3 --siit-weights 510", "node_realism needs a circuit that was found: --circuit FILE"),
+        ("eval gt_node_realism -i 3 --siit-weights 510 --circuit x.json", "only node_realism takes a --circuit"),
+        ("run eap -i 3 --tracr --steps-from 0", "plain EAP has no steps: give --integrated-grad-steps"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_2(here, words, said):
@@ -152,3 +155,67 @@ def test_a_model_on_which_a_finder_cannot_run_is_left_out_of_many(here):
     assert found.exit_code == 0, text
     first = dict(reversed(shipped.list_embedded()))
     assert all(f"case-{case}-embedded-seed-{seed}" in text for case, seed in first.items())
+
+
+def test_a_run_over_many_models_says_how_far_it_is_and_goes_on_where_it_was_stopped(here, monkeypatch):
+    from sonde.bench import finding
+
+    command, real, seen = "run sp --interp-bench --edgewise --epochs 1 --pairs 10 --seed 1", finding.run, []
+
+    def stopped(subject, *given, **how):
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        seen.append(subject.name)
+        return real(subject, *given, **how)
+
+    monkeypatch.setattr(finding, "run", stopped)
+    found, text = typed(command)
+    assert found.exit_code == 130, text
+    assert "Stopped. What is finished is kept; go on with: the same command" in text
+    assert f"{seen[2]} " in text
+    assert "1/1" in text
+    first = (here / "results/run/sp-edges" / seen[0] / "result.json").read_bytes()
+    (here / "results/run/sp-edges" / seen[1] / "result.json").write_bytes(b"{half")
+    again = []
+    monkeypatch.setattr(
+        finding, "run", lambda subject, *given, **how: (again.append(subject.name), real(subject, *given, **how))[1]
+    )
+    found, text = typed(command)
+    assert found.exit_code == 0, text
+    assert again[0] == seen[1]
+    assert not {seen[0], seen[2]} & set(again)
+    assert all(name in text for name in seen)
+    assert (here / "results/run/sp-edges" / seen[0] / "result.json").read_bytes() == first
+    before = len(again)
+    found, text = typed(command.replace("--pairs 10", "--pairs 12") + " -i 7")
+    assert (found.exit_code, len(again)) == (0, before + 1), "another question is asked anew"
+
+
+def test_a_note_on_scores_that_mean_nothing_is_shown(here):
+    found, text = typed("run eap -i 3 --tracr --metric mse --pairs 10")
+    assert found.exit_code == 0, text
+    assert "Warning: case-3-compiled: mse has its minimum at the clean run" in text
+    assert "these scores are rounding errors. Use eap-ig" in text
+    found, text = typed("run eap -i 3 --tracr --pairs 10 --integrated-grad-steps 3 --steps-from 0")
+    assert found.exit_code == 0, text
+    assert "rounding errors" not in text
+    asked = json.loads((here / "results/run/eap-ig/case-3-compiled/scores.json").read_text())["settings"]
+    assert asked["steps_from"] == 0
+
+
+def test_node_realism_takes_a_circuit_of_mib(here):
+    from sonde.circuits import mib
+    from sonde.circuits import scores as circuits_scores
+
+    subject = shipped.embedded("3")
+    scores = circuits_scores.Scores(
+        graph=subject.truth.graph, method="x", level="node", values=np.ones(len(subject.truth.graph.sources)), metric="",
+        ablation="", cost=circuits_scores.Cost(0.0, 0.0, 0.0),
+    )  # fmt: skip
+    mib.write("mib.json", scores, circuit=subject.truth, d_model=12)
+    found, text = typed("eval node_realism -i 3 --interp-bench --circuit mib.json --rows 20")
+    assert found.exit_code == 0, text
+    mine = json.loads((here / "results/eval/node_realism/case-3-embedded-seed-0/result.json").read_text())
+    found, text = typed("eval gt_node_realism -i 3 --interp-bench --rows 20")
+    true = json.loads((here / "results/eval/gt_node_realism/case-3-embedded-seed-0/result.json").read_text())
+    assert mine == true

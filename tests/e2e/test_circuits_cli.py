@@ -3,11 +3,12 @@
 import json
 import re
 
+import numpy as np
 import pytest
 from typer import testing
 
 from sonde._cli import main
-from sonde.circuits import experiment, faithfulness, graph, scores
+from sonde.circuits import experiment, faithfulness, graph, mib, scores
 from sonde.models import loading
 
 TYPED = testing.CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
@@ -65,6 +66,47 @@ def test_another_circuit_of_the_same_scores_is_taken_without_scoring_again(done,
     assert "34 of 343 edges" in text
     assert (out / "scores" / "eap.json").read_bytes() == before
     assert "into heads" in (out / "circuit.svg").read_text()
+
+
+def test_scores_and_circuit_are_also_there_as_mib_writes_them(done):
+    out, _ = done
+    circuit = graph.Circuit.from_json(json.loads((out / "circuit.json").read_text()))
+    found = scores.Scores.from_json(json.loads((out / "scores" / "eap.json").read_text()))
+    read, kept = mib.read(out / "mib.json", circuit.graph)
+    assert kept.names == circuit.names
+    assert np.array_equal(read.values, found.values, equal_nan=True)
+
+
+def test_sizes_are_rounded_down_if_that_is_asked_for(tmp_path):
+    """343 edges: 0.5 % are 1.715, 5 % 17.15, 20 % 68.6."""
+    found = {}
+    for sizes in ("round", "floor"):
+        out = tmp_path / sizes
+        words = ["--method", "random", "--share", "0.2", "--sizes", sizes, "--out", out]
+        code, text = typed("find", *SMALL, *words)
+        assert code == 0, text
+        points = json.loads((out / "results.json").read_text())["methods"]["random"]["points"]
+        found[sizes] = [point["n_edges"] for point in points]
+        chosen = graph.Circuit.from_json(json.loads((out / "circuit.json").read_text()))
+        assert len(chosen) == {"round": 69, "floor": 68}[sizes]
+    assert found["floor"] == [int(share * 343) for share in faithfulness.SIZES]
+    assert found["round"] == [round(share * 343) for share in faithfulness.SIZES]
+    assert "sizes" not in json.loads((tmp_path / "round" / "settings.json").read_text())
+    code, text = typed("find", *SMALL, "--method", "random", "--sizes", "flor", "--out", tmp_path / "x")
+    assert code != 0
+    assert "no sizes 'flor'; there are round, floor; did you mean 'floor'" in text
+    code, text = typed("find", *SMALL, "--method", "random", "--sizes", "round", "--out", tmp_path / "floor")
+    assert code != 0
+
+
+def test_a_note_on_scores_is_shown_and_steps_begin_where_they_are_told_to(tmp_path):
+    words = ["--metric", "kl", "--methods", "eap,eap-ig", "--steps-from", "0", "--steps", "2", "--out", tmp_path]
+    code, text = typed("compare", *SMALL, *words)
+    assert code == 0, text
+    assert "Note on eap: kl has its minimum at the clean run" in text
+    assert "Note on eap-ig" not in text
+    assert "Note on eap: kl has" in (tmp_path / "report.html").read_text()
+    assert json.loads((tmp_path / "settings.json").read_text())["options"] == {"steps": 2, "steps_from": 0}
 
 
 def test_an_empty_circuit_is_a_warning_with_the_thresholds_that_are_not_empty(done):

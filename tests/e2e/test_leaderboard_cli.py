@@ -1,6 +1,8 @@
 """`sonde bench leaderboard` as typed, and methods of one's own on the command line."""
 
+import importlib.util
 import json
+import pathlib
 import re
 
 import pytest
@@ -10,6 +12,17 @@ from sonde._cli import main
 from sonde.bench import priors
 from sonde.circuits import faithfulness, registry
 
+
+def _load(name):
+    """What the tests of published folders share."""
+    place = pathlib.Path(__file__).parents[1] / "unit" / "bench" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, place)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+interpbench = _load("interpbench")
 TYPED = testing.CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 MINE = '''
 import numpy as np
@@ -103,6 +116,40 @@ def test_circuits_take_a_method_file_and_check_minimality_and_completeness(tmp_p
     )
     assert code == 0, text
     assert "typed-mine: CPR" in text
+
+
+def test_a_folder_of_published_models_makes_a_board_of_those_that_can_be_loaded(tmp_path):
+    folder, kinds = tmp_path / "InterpBench", dict(zip((3, 11, 20), ("edges", "pipe", "numbers"), strict=True))
+    for case in (*kinds, 15, 40):
+        config = interpbench.config_of(case)
+        interpbench.converted(folder / str(case), config, interpbench.random_state(config, case))
+    for case, how in kinds.items():
+        interpbench.broken(folder / str(case), how)
+    words = [
+        "bench",
+        "leaderboard",
+        "--folder",
+        folder,
+        "--methods",
+        "random",
+        "--pairs",
+        10,
+        "--out",
+        tmp_path / "out",
+    ]
+    code, text = typed(*words)
+    assert code == 2, "random weights do no task"
+    assert "answers" in text
+    code, text = typed(*words, "--least", 0)
+    assert code == 0, text
+    assert "2 models of 2 cases (3 left out: they cannot be loaded, see below)" in text
+    assert "3 models cannot be loaded and are left out: case 3, case 11, case 20." in text
+    for case in kinds:
+        assert f"Left out: case {case}: " in text
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert {row["case"] for row in results["rows"]} == {"15", "40"}
+    assert set(results["left_out"]) == {"case 3", "case 11", "case 20"}
+    assert "is no regular file" in (tmp_path / "out" / "report.html").read_text()
 
 
 @pytest.mark.slow

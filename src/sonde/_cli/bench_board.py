@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ EXAMPLES = (
     "sonde bench leaderboard --from runs/core --method-file my_method.py"
 )
 FOLDER = Path("results") / "leaderboard"
+CORE = "core"
 WIDE = 120
 
 
@@ -29,15 +31,23 @@ def leaderboard(
     method_file: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="A Python file that registers a method of your own.")
     ] = None,
-    cases: Annotated[str | None, typer.Option(help="Only these cases, as 3,15,ioi; core if left out.")] = None,
+    cases: Annotated[
+        str | None,
+        typer.Option(help="Only these, as 3,15,ioi, or core, with IOI; core if left out, of a --folder all there are."),
+    ] = None,
     seeds: Annotated[str | None, typer.Option(help="Only these seeds, as 0,1 or 0:4; all if left out.")] = None,
     pairs: Annotated[int, typer.Option(min=2, help="Pairs of inputs per model.")] = 100,
     metric: Annotated[
         str | None, typer.Option(help="One for all: kl, mse, answer_diff …; each method its own if left out.")
     ] = None,
     least: Annotated[
-        float, typer.Option(min=0, max=1, help="With --from: accuracy, IIA and strict accuracy a model needs.")
-    ] = 0.995,
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="With --from: accuracy, IIA and strict accuracy a model needs, 0.995; with --folder: accuracy, 0.9.",
+        ),
+    ] = None,
     engine: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where; what is there is not run again. results/leaderboard/….")
@@ -71,6 +81,9 @@ def leaderboard(
     path = board_page.write(found, ranked, place, left_out=left_out, command=command)
     shown = board_page.table(ranked) if screen.width >= WIDE else board_page.brief(ranked)
     _show(screen, board_page.report(found, ranked, left_out=left_out), shown)
+    for name, why in left_out.items():
+        if isinstance(why, str):
+            _say(screen, f"Left out: {name}: {why}")
     for why in dict.fromkeys(found.failed.values()):
         names = "; ".join(name for name, reason in found.failed.items() if reason == why)
         _say(screen, f"Failed: {names}: {why}")
@@ -81,22 +94,25 @@ def leaderboard(
 
 
 def _entries(
-    tracr: bool, suite: Path | None, folder: Path | None, *, cases: str | None, seeds: str | None, least: float
-) -> tuple[Any, dict[str, float]]:
-    """The models that were asked for, and those that are not good enough."""
+    tracr: bool, suite: Path | None, folder: Path | None, *, cases: str | None, seeds: str | None, least: float | None
+) -> tuple[Any, Mapping[str, float | str]]:
+    """The models that were asked for; those that are not good enough, with their figure, or cannot be loaded, with why."""
     from sonde.bench import cases as bench_cases
-    from sonde.bench import roster
+    from sonde.bench import published, roster, shipped
 
     if tracr + (suite is not None) + (folder is not None) > 1:
         raise typer.BadParameter("give one of --tracr, --from and --folder", param_hint="--from")
-    chosen, numbers = None if cases is None else _words(cases), screens.whole_numbers(seeds, "--seeds")
+    chosen = None if cases is None or cases == CORE else _words(cases)
+    numbers = screens.whole_numbers(seeds, "--seeds")
     if tracr:
         ids = bench_cases.ids("core") if chosen is None else [_number(case) for case in chosen]
         return roster.compiled(ids), {}
     if folder is not None:
-        found = roster.folder_of(folder, cases=chosen)
-        return (found if chosen else roster.core(found) or found), {}
+        names = [*map(str, bench_cases.ids(CORE)), *shipped.IOI] if cases == CORE else chosen
+        found, broken = roster.folder_of(folder, cases=names, least=published.LEAST if least is None else least)
+        return found, {f"case {name}": why for name, why in broken.items()}
     if suite is not None:
+        least = roster.LEAST if least is None else least
         found, short = roster.suite_of(suite, cases=chosen, seeds=numbers, least=least)
         return (found if chosen else roster.core(found) or found), short
     return roster.embedded(cases=chosen, seeds=numbers), {}
@@ -110,11 +126,12 @@ def _number(case: str) -> int:
     return bench_cases.get(int(case)).id
 
 
-def _estimate(screen: Any, entries: Any, left_out: dict[str, float], seconds: dict[str, float | None]) -> None:
+def _estimate(screen: Any, entries: Any, left_out: Mapping[str, float | str], seconds: dict[str, float | None]) -> None:
     """Says what will be done and how long it will take."""
     models = f"{len(entries)} models of {len({entry.case for entry in entries})} cases"
-    if left_out:
-        models += f" ({len(left_out)} left out: not good enough)"
+    broken = sum(isinstance(why, str) for why in left_out.values())
+    reasons = ((len(left_out) - broken, "not good enough"), (broken, "they cannot be loaded, see below"))
+    models += "".join(f" ({count} left out: {why})" for count, why in reasons if count)
     each = ", ".join(f"{name} {'?' if one is None else screens.span(one)}" for name, one in seconds.items() if one != 0)
     total = sum(one or 0.0 for one in seconds.values())
     _say(screen, f"{models}, {len(seconds)} methods. About {screens.span(total)} to go ({each or 'all done'}).")

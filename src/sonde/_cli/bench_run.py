@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sonde._cli import screens
+
 RUNNING = (
     "Examples: sonde bench run acdc -i 3 --tracr --threshold 0.71 · sonde bench run sp -i 1 --siit-weights 510 --lambda-reg 0.5 · "
     "sonde bench run sp --interp-bench --edgewise · sonde bench run eap -i ioi --siit-weights 510 --integrated-grad-steps=5"
@@ -40,7 +42,7 @@ RUNS, EVALS = Path("results") / "run", Path("results") / "eval"
 def _subjects(
     index: str | None, tracr: bool, weights: int | None, embedded: bool, folder: Path | None, seed: int | None
 ) -> Any:
-    """The models that were asked for, one after the other."""
+    """The models that were asked for, one after the other; what cannot be loaded of a folder is said."""
     from sonde.bench import roster, shipped
 
     if tracr + (weights is not None) + embedded + (folder is not None) != 1:
@@ -48,7 +50,9 @@ def _subjects(
             "give one of --tracr, --siit-weights, --interp-bench and --folder", param_hint="--siit-weights"
         )
     if folder is not None:
-        yield from (entry.subject() for entry in roster.folder_of(folder, cases=None if index is None else [index]))
+        found, broken = roster.folder_of(folder, cases=None if index is None else [index])
+        _warn_of({f"case {name}": why for name, why in broken.items()})
+        yield from (entry.subject() for entry in found)
     elif index is None and not embedded:
         raise typer.BadParameter("name a case with -i (only --interp-bench and --folder run all)", param_hint="-i")
     elif embedded:
@@ -70,36 +74,56 @@ def _run(method: str, subjects: Any, out: Path, *, pairs: int, threshold: float 
 
     from sonde.bench import finding
     from sonde.core import errors
+
+    screen, rows, failed = console.Console(), [], []
+    found: dict[str, dict[str, Any]] = {}
+    how = {"pairs": pairs, "threshold": threshold, **options}
+    with screens.stopped(screen, "the same command"), screens.bars(screen, single=True) as told:
+        for subject in subjects:
+            with subject.model as _:
+                folder, name = out / method / subject.name, subject.name
+                try:
+                    found[name] = (
+                        finding.known(subject, method, folder, **how)
+                        or finding.run(
+                            subject, method, folder, tell=lambda doing, done, of, name=name: told(name, done, of), **how
+                        ).judged
+                    )
+                except errors.AnalysisError as error:  # of this model and its pairs; others may do
+                    failed.append((name, error))
+    if failed and not found:
+        raise failed[0][1]
+    names = ("node_auroc", "edge_auroc", "edges", "node_tpr", "node_fpr", "edge_tpr", "edge_fpr", "seconds")
+    rows = [(name, *(_number(one.get(key)) for key in names)) for name, one in found.items()]
+    _show_found(screen, rows, f"{method}; output in {out / method}")
+    _warn_of({name: str(why) for name, why in failed})
+    for name, one in found.items():
+        if one.get("edges") == 0:
+            _warn(f"the circuit of {name} is empty; thresholds {_range(*one['usable'])} keep some edges.")
+    for note in dict.fromkeys(one["note"] for one in found.values() if "note" in one):
+        of = [name for name, one in found.items() if one.get("note") == note]
+        _warn(f"{', '.join(of)}: {note}.")
+
+
+def _show_found(screen: Any, rows: list[tuple[str, ...]], where: str) -> None:
     from sonde.report import page, terminal
 
-    screen, rows, empty, failed = console.Console(), [], [], []
-    names = ("node_auroc", "edge_auroc", "edges", "node_tpr", "node_fpr", "edge_tpr", "edge_fpr", "seconds")
     shown = ("model", "nodes", "edges", "kept", "ntpr", "nfpr", "etpr", "efpr", "s")
     about = "nodes, edges: AUROC; kept: edges of the circuit; its true and false positive rates of nodes and edges; s: seconds."
-    for subject in subjects:
-        with subject.model as _:
-            folder = out / method / subject.name
-            try:
-                found = finding.run(subject, method, folder, pairs=pairs, threshold=threshold, **options)
-            except errors.AnalysisError as error:  # of this model and its pairs; others may do
-                failed.append((subject.name, error))
-                continue
-        rows.append((subject.name, *(_number(found.judged.get(name)) for name in names)))
-        if found.circuit is not None and not len(found.circuit):
-            empty.append((subject.name, found.usable))
-    if failed and not rows:
-        raise failed[0][1]
     screen.print(terminal.table(page.Table(shown, tuple(rows), about)))
-    _say(screen, f"{method}; output in {out / method}")
-    for name, why in failed:
-        screen.print(
-            f"Warning: {name} is left out: {why}", style="yellow", highlight=False, soft_wrap=True, markup=False
-        )
-    for name, (low, high) in empty:
-        screen.print(
-            f"Warning: the circuit of {name} is empty; thresholds {_range(low, high)} keep some edges.",
-            style="yellow", highlight=False, soft_wrap=True,
-        )  # fmt: skip
+    _say(screen, where)
+
+
+def _warn_of(left_out: dict[str, str]) -> None:
+    """Says what is left out, and why."""
+    for name, why in left_out.items():
+        _warn(f"{name} is left out: {why}")
+
+
+def _warn(text: str) -> None:
+    from rich import console
+
+    console.Console().print(f"Warning: {text}", style="yellow", highlight=False, soft_wrap=True, markup=False)
 
 
 def _range(low: float, high: float) -> str:
@@ -161,6 +185,9 @@ def run_eap(
     interp_bench: Embedded = False,
     folder: Published = None,
     integrated_grad_steps: Annotated[int, typer.Option(min=0, help="Inputs to average over; 0 for plain EAP.")] = 0,
+    steps_from: Annotated[
+        int, typer.Option(min=0, max=1, help="1 for steps 1/m … m/m, 0 for 0 … (m-1)/m as in the authors' code.")
+    ] = 1,
     threshold: Annotated[float | None, typer.Option(help="Edges that score at least this make a circuit.")] = None,
     metric: Metric = None,
     pairs: Pairs = 200,
@@ -169,7 +196,11 @@ def run_eap(
 ) -> None:
     """Run edge attribution patching, with integrated gradients if asked for."""
     subjects = _subjects(indices, tracr, siit_weights, interp_bench, folder, seed)
-    method, own = ("eap-ig", {"steps": integrated_grad_steps}) if integrated_grad_steps else ("eap", {})
+    if steps_from == 0 and not integrated_grad_steps:
+        raise typer.BadParameter("plain EAP has no steps: give --integrated-grad-steps", param_hint="--steps-from")
+    method, own = "eap", {}
+    if integrated_grad_steps:
+        method, own = "eap-ig", {"steps": integrated_grad_steps, "steps_from": steps_from}
     metric = metric or (None if integrated_grad_steps else "answer_diff")  # plain EAP needs a slope at the clean run
     _run(method, subjects, out, pairs=pairs, threshold=threshold, metric=metric, seed=seed or 0, **own)
 
@@ -181,7 +212,9 @@ def evaluate(
     interp_bench: Embedded = False,
     folder: Published = None,
     threshold: Annotated[float, typer.Option(help="ACDC's, for iit_acdc and ioi_acdc.")] = 0.01,
-    circuit: Annotated[Path | None, typer.Option(metavar="FILE", help="A circuit.json, for node_realism.")] = None,
+    circuit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="For node_realism: a circuit.json, or a file of MIB.")
+    ] = None,
     ablation: Annotated[str, typer.Option(help="What stands for nodes outside: mean, zero.")] = "mean",
     rows: Annotated[int, typer.Option(min=2, help="Inputs.")] = 1000,
     pairs: Pairs = 200,
@@ -199,8 +232,14 @@ def evaluate(
         raise typer.BadParameter(
             f"{what!r} is none of {', '.join(kinds)}{errors.suggest(what, kinds)}", param_hint="WHAT"
         )
-    if (what == "node_realism") != (circuit is not None):
-        raise typer.BadParameter("node_realism, and only that, takes a --circuit", param_hint="--circuit")
+    if what == "node_realism" and circuit is None:
+        raise typer.BadParameter(
+            "node_realism needs a circuit that was found: --circuit FILE, a circuit.json of sonde bench run or sonde circuits find, or a "
+            "file of MIB; for the true circuit use gt_node_realism",
+            param_hint="--circuit",
+        )
+    if what != "node_realism" and circuit is not None:
+        raise typer.BadParameter(f"only node_realism takes a --circuit, {what} does not", param_hint="--circuit")
     index, screen = indices or ("ioi" if what.startswith("ioi") else None), console.Console()
     for subject in _subjects(index, False, siit_weights, interp_bench, folder, seed):
         with subject.model as _:
@@ -210,7 +249,7 @@ def evaluate(
                 )
                 result = found.judged
             elif what.endswith("realism"):
-                given = None if circuit is None else _circuit(circuit)
+                given = None if circuit is None else _circuit(circuit, subject.truth.graph)
                 result = evaluating.realism(subject, given, ablation=ablation, rows=rows, seed=seed or 0)
             else:
                 result = evaluating.iit(subject, rows=rows, seed=seed or 0)
@@ -220,12 +259,15 @@ def evaluate(
         _show(screen, result, path)
 
 
-def _circuit(path: Path) -> Any:
-    from sonde.circuits import graph
+def _circuit(path: Path, whole: Any) -> Any:
+    from sonde.circuits import graph, mib
     from sonde.core import errors
 
     try:
-        return graph.Circuit.from_json(json.loads(path.read_text()))
+        data = json.loads(path.read_text())
+        if isinstance(data, dict) and "cfg" in data:
+            return mib.read(path, whole)[1]
+        return graph.Circuit.from_json(data)
     except (OSError, ValueError) as error:
         raise errors.RequestError(f"{path} is no circuit that can be read: {error}") from error
 

@@ -29,6 +29,11 @@ Pairs = Annotated[int | None, typer.Option(min=2, help="Pairs: half score, half 
 Metric = Annotated[str, typer.Option(help="logit_diff, kl, prob_diff, cross_entropy, mse, mae.")]
 Ablation = Annotated[str, typer.Option(help="What a cut edge carries: resample, mean, zero.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="Steps of methods that have any, such as eap-ig.")]
+StepsFrom = Annotated[
+    int | None,
+    typer.Option(min=0, max=1, help="Of eap-ig: 1 for steps 1/m … m/m, 0 for 0 … (m-1)/m as in its authors' code."),
+]
+Sizes = Annotated[str, typer.Option(help="Numbers of edges: round, or floor as in MIB's evaluation.")]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="Another option of the method, such as tau=0.01."),
@@ -57,6 +62,8 @@ def find(
     metric: Metric = "logit_diff",
     ablation: Ablation = "resample",
     steps: Steps = None,
+    steps_from: StepsFrom = None,
+    sizes: Sizes = "round",
     option: Options = None,
     holdout: Holdout = True,
     signed: Signed = False,
@@ -91,8 +98,8 @@ def find(
             f"{view!r} is none of {', '.join(VIEWS)}{errors.suggest(view, VIEWS)}", param_hint="--view"
         )
     settings = _settings(
-        task=task, pairs=pairs, metric=metric, ablation=ablation, steps=steps, option=option, holdout=holdout,
-        signed=signed, batch_size=batch_size, seed=seed,
+        task=task, pairs=pairs, metric=metric, ablation=ablation, steps=steps, steps_from=steps_from,
+        sizes=sizes, option=option, holdout=holdout, signed=signed, batch_size=batch_size, seed=seed,
     )  # fmt: skip
     _load(method_file)
     how = {"n_edges": edges, "share": share, "threshold": threshold}
@@ -110,6 +117,8 @@ def compare(
     metric: Metric = "logit_diff",
     ablation: Ablation = "resample",
     steps: Steps = None,
+    steps_from: StepsFrom = None,
+    sizes: Sizes = "round",
     option: Options = None,
     holdout: Holdout = True,
     signed: Signed = False,
@@ -128,8 +137,8 @@ def compare(
     """
     names = [*(name.strip() for name in methods.split(",")), *_load(method_file)]
     settings = _settings(
-        task=task, pairs=pairs, metric=metric, ablation=ablation, steps=steps, option=option, holdout=holdout,
-        signed=signed, batch_size=batch_size, seed=seed,
+        task=task, pairs=pairs, metric=metric, ablation=ablation, steps=steps, steps_from=steps_from,
+        sizes=sizes, option=option, holdout=holdout, signed=signed, batch_size=batch_size, seed=seed,
     )  # fmt: skip
     _search(model, names, settings, out)
 
@@ -164,7 +173,9 @@ def _load(files: list[Path] | None) -> list[str]:
     return list(method_files.load_all(files or ()))
 
 
-def _settings(*, steps: int | None, option: list[str] | None, signed: bool, **given: Any) -> Any:
+def _settings(
+    *, steps: int | None, steps_from: int | None, option: list[str] | None, signed: bool, **given: Any
+) -> Any:
     """Settings of a search; names that make no sense are refused before a model is loaded."""
     from sonde.circuits import experiment, metrics, running, tasks
     from sonde.core import errors
@@ -177,8 +188,7 @@ def _settings(*, steps: int | None, option: list[str] | None, signed: bool, **gi
             f"no ablation {ablation!r}; there are {', '.join(known)}{errors.suggest(ablation, known)}"
         )
     options = dict(screens.pair(text) for text in option or [])
-    if steps is not None:
-        options["steps"] = steps
+    options |= {name: one for name, one in (("steps", steps), ("steps_from", steps_from)) if one is not None}
     return experiment.Settings(**given, absolute=not signed, options=options)
 
 
@@ -279,7 +289,7 @@ def _show(screen: Any, found: Any, chosen: Any, path: Path) -> None:
         )
     _say(screen, f"Report: {path}")
     if chosen is not None and len(chosen.circuit):
-        _say(screen, f"Circuit: {found.folder / 'circuit.svg'}, circuit.json, circuit.graphml")
+        _say(screen, f"Circuit: {found.folder / 'circuit.svg'}, circuit.json, circuit.graphml, mib.json")
 
 
 def _new_folder(base: Path, task: str) -> Path:

@@ -24,7 +24,12 @@ CEILINGS = ("exact-node", "exact")
 
 
 def write(
-    found: leaderboard.Found, ranked: standings.Standings, folder: Path, *, left_out: Mapping[str, float], command: str
+    found: leaderboard.Found,
+    ranked: standings.Standings,
+    folder: Path,
+    *,
+    left_out: Mapping[str, float | str],
+    command: str,
 ) -> Path:
     """Writes page, figures and numbers; returns the path of the page."""
     told = {
@@ -38,7 +43,7 @@ def write(
 
 
 def report(
-    found: leaderboard.Found, ranked: standings.Standings, *, left_out: Mapping[str, float], command: str = ""
+    found: leaderboard.Found, ranked: standings.Standings, *, left_out: Mapping[str, float | str], command: str = ""
 ) -> page.Report:
     """The page as data."""
     sections = [
@@ -70,7 +75,7 @@ _TESTS = (
 
 
 def sentences(
-    found: leaderboard.Found, ranked: standings.Standings, *, left_out: Mapping[str, float]
+    found: leaderboard.Found, ranked: standings.Standings, *, left_out: Mapping[str, float | str]
 ) -> tuple[str, ...]:
     """What was found, in words."""
     said = [f"{len(ranked.methods)} methods on {ranked.models} models of {ranked.cases} cases."]
@@ -103,8 +108,11 @@ def sentences(
         )
     if found.failed:
         said.append(f"{len(found.failed)} runs failed; the same command tries them again.")
-    if left_out:
-        said.append(f"{len(left_out)} trained models are below the threshold and left out.")
+    broken = [name for name, why in left_out.items() if isinstance(why, str)]
+    if len(left_out) > len(broken):
+        said.append(f"{len(left_out) - len(broken)} trained models are below the threshold and left out.")
+    if broken:
+        said.append(f"{len(broken)} models cannot be loaded and are left out: {', '.join(broken)}.")
     return tuple(said)
 
 
@@ -259,16 +267,22 @@ def _near(ranked: standings.Standings, level: str) -> list[str]:
     return found
 
 
-def _missing(found: leaderboard.Found, left_out: Mapping[str, float]) -> tuple[page.Table, ...]:
+def _missing(found: leaderboard.Found, left_out: Mapping[str, float | str]) -> tuple[page.Table, ...]:
     failed = page.Table(("run", "why"), tuple(found.failed.items()), "Runs that failed.", folded=False)
     short = page.Table(
         ("model", "lowest of accuracy, IIA, strict"),
-        tuple((name, f"{value:.2%}") for name, value in left_out.items()),
+        tuple((name, f"{value:.2%}") for name, value in left_out.items() if not isinstance(value, str)),
         "Trained models that are not good enough.",
         folded=False,
     )
     dropped = page.Table(("model", "why"), tuple(found.dropped.items()), "Models that cannot be judged.", folded=False)
-    return tuple(one for one in (failed, short, dropped) if one.rows)
+    broken = page.Table(
+        ("model", "why"),
+        tuple((name, value) for name, value in left_out.items() if isinstance(value, str)),
+        "Models that cannot be loaded.",
+        folded=False,
+    )
+    return tuple(one for one in (failed, short, dropped, broken) if one.rows)
 
 
 def interval(one: Any) -> wording.Interval | float | None:

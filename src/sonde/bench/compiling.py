@@ -17,6 +17,7 @@ must be of equal length for the circuit to be the whole truth. Costs millisecond
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ from jaxtyping import Float, Int, Shaped
 from sonde.bench import assembling, placing, rasp, stacking
 from sonde.circuits import graph
 from sonde.core import errors
+
+#: Above the largest of the cases more than ten times; a quarter of a gigabyte.
+MOST_WEIGHTS = 1 << 26
 
 if TYPE_CHECKING:
     from sonde.models import model as models_model
@@ -166,6 +170,7 @@ def compile(  # noqa: A001 (called as compiling.compile)
     values = rasp.values_of(program, words, max_length - bos)
     placement = placing.place(program)
     assembler = assembling.Assembler(program, values, placement, bos=bos)
+    _check_size(placement, values, len(assembler.basis))
     weights = stacking.stack(program, assembler, words, max_length)
     outputs = None if program.kind == rasp.NUMERICAL else values[program]
     config = {
@@ -187,6 +192,25 @@ def compile(  # noqa: A001 (called as compiling.compile)
     )
     basis, meanings = tuple(assembler.basis), _meanings(placement)
     return Compiled(program, words, max_length, bos, config, weights, basis, outputs, circuit, meanings)
+
+
+def _check_size(placement: placing.Placement, values: assembling.Values, width: int) -> None:
+    """Refuses what would not fit, before anything is built: every layer's MLP is as wide as the widest."""
+    units: dict[str, int] = {}
+    for variable, place in placement.of.items():
+        read = [len(values[one] or ()) for one in rasp.inputs(variable)] if place.node.startswith("m") else []
+        units[place.node] = units.get(place.node, 0) + (
+            math.prod(read) if isinstance(variable, rasp.SequenceMap) else sum(read)
+        )
+    hidden = max(units.values(), default=0)
+    size = 2 * placement.n_layers * hidden * width
+    if size > MOST_WEIGHTS:
+        node = max(units, key=units.__getitem__)
+        names = ", ".join(str(variable) for variable, place in placement.of.items() if place.node == node)
+        raise errors.CompileError(
+            f"cannot compile {names!r:.200}: {hidden:,} hidden units in each of {placement.n_layers} layers and a stream of {width:,} directions "
+            f"are about {size:,} weights, {4 * size / 1e9:.1f} GB; at most {MOST_WEIGHTS:,} can be had: Map what is read to fewer values first"
+        )
 
 
 def _edges(program: rasp.Variable, placement: placing.Placement, values: assembling.Values) -> list[str]:

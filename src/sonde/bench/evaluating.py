@@ -27,6 +27,7 @@ from torch import Tensor
 from sonde.bench import batched, lengths, measuring, shipped, siit
 from sonde.circuits import graph as circuits_graph
 from sonde.core import errors
+from sonde.models import plain
 
 Ablation = Literal["mean", "zero"]
 ABLATIONS = ("mean", "zero")
@@ -62,8 +63,12 @@ class Bench:
                 f"{subject.name} is compiled: evaluations of training need a trained model (--siit-weights or --interp-bench)"
             )
         self.subject, self.task = subject, subject.task
-        hf = subject.model.hf
-        self.shape, self.weights = batched.Shape.of(hf.config), batched.from_plain(hf)
+        hf, config = subject.model.hf, subject.model.hf.config
+        if not isinstance(hf, plain.PlainForCausalLM):
+            raise errors.RequestError(
+                f"{subject.name} has norms: nodes are swapped in models without; of this one ioi_acdc can be evaluated"
+            )
+        self.shape, self.weights = batched.Shape.of(config), batched.from_plain(hf)
         self.pupils = siit.Pupils(self.task, self.shape, [subject.log["places"]])
         rng = np.random.default_rng([3, seed])
         self.base, self.other = lengths.longest(self.task, rng, rows)

@@ -11,11 +11,14 @@ divergence from the model's own answers (`kl`), or the squared error where answe
 
 Nodes of programs that hardly matter in an exchange are neither true nor false, and AUROCs leave them out, with the edges at them (`judging`).
 
-Everything is written to a folder: scores.json, circuit.json, result.json. Costs what the method costs.
+Everything is written to a folder: scores.json, circuit.json, result.json, the last when all is done. `known` says what is there of the
+same question about the same weights, so that many models can be taken up where they were stopped. Costs what the method costs.
 """
 
 import dataclasses
+import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +38,7 @@ from sonde.store import disk
 
 FOLDER = Path("results") / "run"
 MORE = 4
+Tell = Callable[[str, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -116,6 +120,7 @@ def run(
     *,
     pairs: int = 200,
     threshold: float | None = None,
+    tell: Tell = lambda doing, done, of: None,
     **options: Any,
 ) -> Finding:
     """Runs a method and judges what it finds.
@@ -126,15 +131,17 @@ def run(
         folder: Where the results go.
         pairs: How many pairs.
         threshold: Edges that score at least this make the circuit, for a method that only ranks.
+        tell: Told what is being done, how much, and of how much.
         **options: Of the method; `metric` and `seed` too.
 
     Raises:
         RequestError: There is no such method, or it has no such option.
     """
+    asked = _asked(subject, method, pairs=pairs, threshold=threshold, **options)
     seed = options.get("seed", 0)
     given = pairs_of(subject, n=pairs, seed=seed)
     metric = metric_named(subject, given, options.pop("metric", None))
-    scores = registry.find(subject.model, given, metric=metric, method=method, **options)
+    scores = registry.find(subject.model, given, metric=metric, method=method, tell=tell, **options)
     circuit = scores.kept if threshold is None else scores.circuit(threshold=threshold)
     judged: dict[str, Any] = {"subject": subject.name, "method": method, "metric": scores.metric, "pairs": pairs}
     judged |= {"seconds": scores.cost.seconds, "options": {name: str(value) for name, value in options.items()}}
@@ -142,11 +149,41 @@ def run(
         judged[f"{level}_auroc"] = auroc(scores, subject, level)
     nodes = judging.of(subject)
     judged |= {"true_nodes": len(nodes.true), "left_out": list(nodes.left_out)}
+    if scores.note:
+        judged["note"] = scores.note
     if circuit is not None:
         judged |= {"edges": len(circuit), **evaluating.overlap(circuit, subject.truth)}
+    judged |= {"usable": list(_usable(scores)), "asked": asked}
     found = Finding(scores, circuit, judged, _usable(scores))
     _write(found, folder)
     return found
+
+
+def known(
+    subject: shipped.Subject,
+    method: str,
+    folder: Path,
+    *,
+    pairs: int = 200,
+    threshold: float | None = None,
+    **options: Any,
+) -> dict[str, Any] | None:
+    """How an earlier `run` of the same question about the same model was judged; None if there is none."""
+    try:
+        found = json.loads((folder / "result.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    asked = _asked(subject, method, pairs=pairs, threshold=threshold, **options)
+    return found if isinstance(found, dict) and found.get("asked") == asked else None
+
+
+def _asked(subject: shipped.Subject, method: str, **how: Any) -> dict[str, str]:
+    """What fixes a result: the question, the weights and the true circuit."""
+    digest = hashlib.sha256("\n".join(subject.truth.names).encode())
+    for name, value in subject.model.hf.state_dict().items():
+        digest.update(name.encode() + value.cpu().numpy().tobytes())
+    told = {name: str(value) for name, value in how.items() if value is not None}
+    return {"method": method, "model": digest.hexdigest()[:16], **told}
 
 
 def auroc(
@@ -180,9 +217,10 @@ def _usable(scores: circuits_scores.Scores) -> tuple[float, float]:
 
 
 def _write(found: Finding, folder: Path) -> None:
-    parts = {"scores": found.scores.to_json(), "result": found.judged}
+    parts = {"scores": found.scores.to_json()}
     if found.circuit is not None:
         parts["circuit"] = found.circuit.to_json()
+    parts["result"] = found.judged  # last: with it, all is there
     with disk.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in parts.items():

@@ -178,7 +178,13 @@ def may_be_missing(variable: Variable, known: Mapping[Variable, tuple[Value, ...
         case Map(function=function, of=of):
             return any(function(value) is None for value in known[of] or ()) or may_be_missing(of, known)
         case SequenceMap(function=function, first=first, second=second):
-            pairs = itertools.product(known[first] or (), known[second] or ())
+            xs, ys = known[first] or (), known[second] or ()
+            if len(xs) * len(ys) > LARGEST:
+                raise errors.CompileError(
+                    f"cannot compile SequenceMap {str(variable)!r}: it reads {len(xs)} × {len(ys)} values, {len(xs) * len(ys):,} pairs, "
+                    f"each of which takes a hidden unit; at most {LARGEST:,} can be had: Map what it reads to fewer values first"
+                )
+            pairs = itertools.product(xs, ys)
             lost = any(function(*pair) is None for pair in pairs)
             return lost or may_be_missing(first, known) or may_be_missing(second, known)
         case Aggregate(values=values, default=default):
@@ -303,7 +309,13 @@ def _values(
         case Map(function=function, of=of):
             return _all(variable, map(function, known[of] or ()), known[of])
         case SequenceMap(function=function, first=first, second=second):
-            pairs = itertools.product(known[first] or (), known[second] or ())
+            xs, ys = known[first] or (), known[second] or ()
+            if len(xs) * len(ys) > LARGEST:
+                raise errors.CompileError(
+                    f"cannot compile SequenceMap {str(variable)!r}: it reads {len(xs)} × {len(ys)} values, {len(xs) * len(ys):,} pairs, "
+                    f"each of which takes a hidden unit; at most {LARGEST:,} can be had: Map what it reads to fewer values first"
+                )
+            pairs = itertools.product(xs, ys)
             return _all(variable, itertools.starmap(function, pairs), known[first], known[second])
         case Aggregate(values=values, default=default):
             if variable.kind == CATEGORICAL:

@@ -32,6 +32,7 @@ class Entry:
         seed: Of its training; it also fixes the pairs.
         place: Its folder; empty for a compiled one.
         digest: Changes when the weights do.
+        least: The share of its task that a published model must do; see `published`.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Entry:
     seed: int = 0
     place: str = ""
     digest: str = ""
+    least: float = published.LEAST
 
     def subject(self) -> shipped.Subject:
         """The model, its task and its true circuit; loaded once."""
@@ -109,19 +111,35 @@ def compiled(ids: Iterable[int]) -> list[Entry]:
     return [Entry("compiled", str(case)) for case in ids]
 
 
-def folder_of(folder: Path, *, cases: Sequence[str] | None = None) -> list[Entry]:
-    """The models of a published InterpBench folder; see `published`.
+def folder_of(
+    folder: Path, *, cases: Sequence[str] | None = None, least: float = published.LEAST
+) -> tuple[list[Entry], dict[str, str]]:
+    """The models of a published InterpBench folder that can be loaded, and why the others cannot; see `published`.
+
+    Args:
+        folder: With a folder for each case.
+        cases: Only these.
+        least: The share of answers that a model must give as its program does.
 
     Raises:
         RequestError: There are none.
     """
-    places = {case: place for case, place in published.places(folder).items() if cases is None or case in cases}
-    if not places:
-        raise errors.RequestError(f"{folder} has no published model of these cases; there are {published.told(folder)}")
-    found = [
-        Entry("published", case, 0, str(place), _digest(place / published.MODEL)) for case, place in places.items()
-    ]
-    return _ordered(found)
+    places, broken = published.places(folder)
+    if cases is not None:
+        places = {case: places[case] for case in cases if case in places}
+        broken = {case: broken[case] for case in cases if case in broken}
+    found: list[Entry] = []
+    for case, place in places.items():
+        try:
+            published.opened(case, place, least=least)  # before the digest, which trusts the files
+            files = (path for path in (place / name for name in published.FILES) if path.is_file())
+            found.append(Entry("published", case, 0, str(place), _digest(*files), least))
+        except errors.SondeError as error:
+            broken[case] = str(error)
+    if not found:
+        why = "; ".join(f"{name}: {reason}" for name, reason in broken.items()) or "none of these cases is there"
+        raise errors.RequestError(f"{folder} has no published model that can be loaded: {why}")
+    return _ordered(found), {name: broken[name] for name in sorted(broken, key=lambda one: (len(one), one))}
 
 
 def core(entries: Iterable[Entry]) -> list[Entry]:
@@ -139,8 +157,8 @@ def _seeds(folder: Path, case: str, wanted: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(there & set(wanted)))
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+def _digest(*paths: Path) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:12]
 
 
 def _ordered(entries: list[Entry]) -> list[Entry]:
@@ -154,5 +172,5 @@ def _subject(entry: Entry) -> shipped.Subject:
     if entry.kind == "compiled":
         return shipped.compiled(entry.case)
     if entry.kind == "published":
-        return published.opened(entry.case, Path(entry.place))
+        return published.opened(entry.case, Path(entry.place), least=entry.least)
     return shipped.opened(entry.case, Path(entry.place), f"case-{entry.case}-{entry.kind}-seed-{entry.seed}")

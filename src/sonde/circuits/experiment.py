@@ -52,6 +52,7 @@ class Settings:
         seed: Fixes pairs, halves and methods.
         batch_size: Pairs that go through the model together; as many as are comfortable if None.
         options: Further options, for those methods that take them.
+        sizes: Whether a part of all edges is rounded to a number of edges (`round`), or down (`floor`) as in MIB's evaluation.
     """
 
     task: str = "ioi"
@@ -63,10 +64,26 @@ class Settings:
     seed: int = 0
     batch_size: int | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    sizes: str = "round"
+
+    def __post_init__(self) -> None:
+        """Refuses a rounding that is not known."""
+        known = tuple(faithfulness.ROUNDED)
+        if self.sizes not in known:
+            raise errors.RequestError(
+                f"no sizes {self.sizes!r}; there are {', '.join(known)}{errors.suggest(self.sizes, known)}"
+            )
 
     def to_json(self) -> dict[str, Any]:
         """The settings as JSON data."""
-        return {**dataclasses.asdict(self), "options": dict(self.options)}
+        found = {**dataclasses.asdict(self), "options": dict(self.options)}
+        if self.sizes == "round":  # as searches were written that knew no other
+            del found["sizes"]
+        return found
+
+    def count(self, share: float, n_edges: int) -> int:
+        """How many edges a part of all is."""
+        return faithfulness.ROUNDED[self.sizes](share * n_edges)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -169,6 +186,8 @@ class Search:
         """A circuit by `n_edges`, `share` or `threshold`; without either, what the method kept, or a readable size."""
         if not any(value is not None for value in how.values()) and found.kept is None:
             how = {"n_edges": min(100, max(1, self.graph.n_edges // 10))}
+        if (share := how.get("share")) is not None and 0 <= share <= 1:
+            how = {**how, "share": None, "n_edges": self.settings.count(share, self.graph.n_edges)}
         circuit = found.circuit(**how, absolute=self.settings.absolute)
         values = found.edge_values(absolute=self.settings.absolute)
         finite = values[np.isfinite(values)]
@@ -223,19 +242,22 @@ class Search:
             return
         known = [kept.point(name, 0) for name in ENDS]
         clusters = tuple(self.judging.clusters)
-        began = time.perf_counter()
+        began, count = time.perf_counter(), faithfulness.ROUNDED[self.settings.sizes]
         if known[0] is not None and known[1] is not None:
-            self._judge = faithfulness.Judge(self._runner, ends=faithfulness.Ends(known[0], known[1], clusters))
+            self._judge = faithfulness.Judge(
+                self._runner, ends=faithfulness.Ends(known[0], known[1], clusters), count=count
+            )
             self._judge.values(graph.Circuit.empty(self.graph))  # only to see how long one takes
             self.seconds = time.perf_counter() - began
             return
-        self._judge = faithfulness.Judge(self._runner)
+        self._judge = faithfulness.Judge(self._runner, count=count)
         self.seconds = (time.perf_counter() - began) / 2
         for name in ENDS:
             kept.add_point(name, 0, getattr(self._judge.ends, name))
 
     def _estimate(self, method: str, kept: keeping.Kept) -> float | None:
-        sizes = {round(share * self.graph.n_edges) for share in faithfulness.SIZES} - {0, self.graph.n_edges}
+        counts = {self.settings.count(share, self.graph.n_edges) for share in faithfulness.SIZES}
+        sizes = counts - {0, self.graph.n_edges}
         left = self.seconds * len(sizes - set(kept.points(method)))
         if kept.found(method) is not None:
             return left

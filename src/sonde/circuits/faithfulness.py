@@ -38,6 +38,9 @@ from sonde.report import charts
 SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 DRAWS = 2000
 FEWEST = 6  # pairs; with five, flipping all signs alike happens by chance one time in sixteen
+Whole = Callable[[float], int]
+#: How a part of all edges becomes a number of edges.
+ROUNDED: dict[str, Whole] = {"round": round, "floor": int}
 Tell = Callable[[str, int, int], None]
 
 
@@ -206,14 +209,15 @@ class Completeness:
 class Judge:
     """Runs circuits alone, on one set of pairs."""
 
-    def __init__(self, runner: running.Runner, *, ends: Ends | None = None) -> None:
+    def __init__(self, runner: running.Runner, *, ends: Ends | None = None, count: Whole = round) -> None:
         """Measures the ends, unless they are known already.
 
         Args:
             runner: Holds model, pairs, metric and ablation.
             ends: What an earlier judge of the same measured.
+            count: Makes a number of edges of a part of all: one of `ROUNDED`.
         """
-        self.runner = runner
+        self.runner, self.count = runner, count
         if ends is None:
             whole, empty = (self.values(make(runner.graph)) for make in (graph.Circuit.full, graph.Circuit.empty))
             ends = Ends(whole, empty, tuple(runner.pairs.clusters))
@@ -256,7 +260,7 @@ class Judge:
         sizes = tuple(sorted(set(shares)))
         if not sizes or not 0 <= sizes[0] <= sizes[-1] <= 1:
             raise errors.RequestError(f"sizes are parts of all edges, 0 to 1; got {list(shares)}")
-        counts = tuple(round(share * found.graph.n_edges) for share in sizes)
+        counts = tuple(self.count(share * found.graph.n_edges) for share in sizes)
         have = {0: self.ends.empty, found.graph.n_edges: self.ends.whole, **(known or {})}
         for done, count in enumerate(counts):
             if count not in have:

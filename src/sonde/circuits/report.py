@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from sonde.analysis import stats
-from sonde.circuits import experiment, exporting, faithfulness, graph, layout, picture, scores
+from sonde.circuits import experiment, exporting, faithfulness, graph, layout, mib, picture, scores
 from sonde.report import charts, page, wording
 from sonde.store import disk, documents
 
@@ -36,11 +36,12 @@ def write(
 
 
 def save_circuit(found: experiment.Found, chosen: experiment.Chosen, *, view: exporting.View = "split") -> None:
-    """Writes a circuit as circuit.json and circuit.graphml and, if it can be seen, circuit.svg and figures/circuit.png."""
+    """Writes a circuit as circuit.json, circuit.graphml and mib.json (with all scores) and, if it can be seen, circuit.svg and figures/circuit.png."""
     folder, mine = found.folder, found.scores[chosen.method]
     with disk.explained(folder):
         disk.write_atomic(folder / "circuit.json", (json.dumps(chosen.circuit.to_json(), indent=1) + "\n").encode())
     exporting.save_graphml(chosen.circuit, folder / "circuit.graphml", scores=mine, view=view)
+    mib.write(folder / "mib.json", mine, circuit=chosen.circuit, d_model=found.search.model.cfg.d_model)
     if len(chosen.circuit) <= layout.MOST_EDGES:
         title = f"{chosen.method}, {found.search.settings.task}: {len(chosen.circuit)} edges"
         picture.save_svg(chosen.circuit, folder / "circuit.svg", scores=mine, view=view, title=title)
@@ -101,6 +102,7 @@ def sentences(found: experiment.Found, *, chosen: experiment.Chosen | None = Non
         if control is not None and name != CONTROL:
             text += f"; CPR above the random ranking's by {_words(curve.cpr_above(control))}"
         said.append(f"{text}.")
+    said += [f"Note on {name}: {one.note}." for name, one in found.scores.items() if one.note]
     if control is None:
         said.append("There is no random ranking to compare with: sonde circuits compare has one.")
     return tuple(said)
@@ -220,7 +222,7 @@ def _circuit(found: experiment.Found, chosen: experiment.Chosen, view: exporting
     kept = sorted((one for one in flat.edges if one.part != "inside"), key=lambda one: -abs(one.score))
     text = (
         f"{_chosen(found, chosen)} It is drawn in circuit.svg (hover over an edge for its name and score) and "
-        "figures/circuit.png, and kept in circuit.json and circuit.graphml, beside this page."
+        "figures/circuit.png, and kept in circuit.json and circuit.graphml, and with all scores in mib.json, beside this page."
     )
     rows = tuple((one.source, one.target, one.part, one.score) for one in kept[:1000])
     caption = f"Edges of the circuit, {view} view, by absolute score."

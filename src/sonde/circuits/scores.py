@@ -72,6 +72,11 @@ class Scores:
         if self.values.shape != expected:
             raise errors.RequestError(f"{self.level} scores of this graph are {expected}, got {self.values.shape}")
 
+    @property
+    def note(self) -> str:
+        """What the method says of its scores, such as that they mean nothing; empty if nothing."""
+        return str(self.settings.get("note", ""))
+
     def edge_values(self, *, absolute: bool = True) -> Float[np.ndarray, "source destination"]:
         """A value for every edge, nan where there is none; of node scores, that of the weaker end."""
         values = np.abs(self.values) if absolute else self.values

@@ -155,6 +155,23 @@ def test_numbers_with_too_many_values_cannot_be_looked_up():
         compiling.compile(rasp.Map(round, means), [0.1 * 3**power for power in range(12)], max_length=12)
 
 
+def test_what_would_be_too_large_is_refused_with_its_size_before_it_is_built():
+    called = []
+
+    def both(one, two):
+        called.append(1)
+        return one + two
+
+    table = rasp.SequenceMap(both, rasp.TOKENS, rasp.INDICES, name="table")
+    with pytest.raises(errors.CompileError, match=r"SequenceMap 'table': .* 390 × 390 values, 152,100 pairs"):
+        compiling.compile(table, range(390), max_length=391)
+    assert not called
+    pairs = rasp.SequenceMap(lambda one, two: (one, two), rasp.TOKENS, rasp.INDICES, name="pairs")
+    with pytest.raises(errors.CompileError, match=r"14,400 hidden units .* stream of 14,6.. directions .* GB"):
+        compiling.compile(pairs, range(120), max_length=121)
+    assert compiling.compile(table, range(12), max_length=13).run([[3, 4]]) == [[3, 5]]
+
+
 @pytest.mark.parametrize("program", [rasp.SelectorWidth(EQUAL), rasp.Aggregate(LAST, rasp.TOKENS, "a")])
 def test_what_needs_bos_says_so(program):
     with pytest.raises(errors.CompileError, match="compile with bos=True"):

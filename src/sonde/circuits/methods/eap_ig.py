@@ -2,7 +2,8 @@
 
 `eap-ig` takes the gradient not at the clean run alone but along the way from the corrupt input to the clean one:
 
-1. For k = 1 … m, `input` writes its corrupt value plus k/m of the way to its clean one, and everything else follows.
+1. For k = 1 … m, `input` writes its corrupt value plus k/m of the way to its clean one, and everything else follows. With
+   `steps_from=0`, k = 0 … m - 1, as in the authors' code; at small m the two rank edges differently.
 2. Gradients of what destinations read, averaged over k, times the change of the source from clean to corrupt.
 
 With many steps the scores of the edges out of `input` add up to what corruption does to the loss.
@@ -30,19 +31,34 @@ STEPS = 5
 
 @registry.register("eap-ig")
 def eap_ig(
-    model: models_model.Model, pairs: pairs.Pairs, metric: metrics.Which, *, steps: int = STEPS, **options: Any
+    model: models_model.Model,
+    pairs: pairs.Pairs,
+    metric: metrics.Which,
+    *,
+    steps: int = STEPS,
+    steps_from: int = 1,
+    **options: Any,
 ) -> scores.Scores:
     """Edge attribution patching with gradients averaged over `steps` inputs between corrupt and clean."""
     _check(steps)
+    if steps_from not in (0, 1):
+        raise errors.RequestError(
+            f"steps_from is {steps_from}: expected 1 (ends at the clean run) or 0 (begins at the corrupt one)"
+        )
     search = running_options.Search("eap-ig", model, pairs, metric, options)
     total = torch.zeros(search.runner.graph.allowed.shape, dtype=torch.float64)
     for batch in attributing.batches(search):
-        gradients = attributing.gradients(search.runner, batch)  # the last step is the clean run itself
-        change = search.runner.ablated(batch) - gradients.trace.sources
-        total += gradients.dot(change).double().cpu()
-        for step in range(1, steps):
-            total += attributing.gradients(search.runner, batch, share=step / steps).dot(change).double().cpu()
-    return attributing.finish(search, total / steps, settings={"steps": steps})
+        clean = search.runner.contributions(batch, "clean") if steps_from == 0 else None
+        change = None if clean is None else search.runner.ablated(batch) - clean
+        for step in range(steps - 1 + steps_from, steps_from - 1, -1):
+            share = None if step == steps else step / steps  # the last step is the clean run itself
+            gradients = attributing.gradients(search.runner, batch, share=share)
+            change = search.runner.ablated(batch) - gradients.trace.sources if change is None else change
+            total += gradients.dot(change).double().cpu()
+    settings: dict[str, Any] = {"steps": steps} if steps_from else {"steps": steps, "steps_from": steps_from}
+    if steps == steps_from:  # at the clean run alone
+        settings |= attributing.flat(search.runner)
+    return attributing.finish(search, total / steps, settings=settings)
 
 
 @registry.register("eap-ig-activations")
