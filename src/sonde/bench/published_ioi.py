@@ -80,7 +80,7 @@ class Sentences:
     lengths: tuple[int, ...] = (LENGTH,)
 
     def pair(
-        self, rng: np.random.Generator, rows: int, *, length: int | None = None
+        self, rng: np.random.Generator, rows: int, *, length: int | None = None, other: int | None = None
     ) -> tuple[Int[Tensor, "row pos"], Int[Tensor, "row pos"]]:
         """Sentences, and others drawn independently."""
         return self._draw(rng, rows), self._draw(rng, rows)
