@@ -370,5 +370,8 @@ def test_a_step_longer_than_a_line_may_be_is_refused_and_leaves_no_trace(tmp_pat
 
 @pytest.mark.parametrize("shape", [(1,) * 40, (2**21, 0)])
 def test_a_shape_that_could_not_be_read_back_is_not_written(tmp_path, shape):
-    with store.EpisodeWriter.create(tmp_path / "e") as writer, pytest.raises(errors.StoreError, match="expected at most"):
+    with (
+        store.EpisodeWriter.create(tmp_path / "e") as writer,
+        pytest.raises(errors.StoreError, match="expected at most"),
+    ):
         writer.append_step({}, {"x": store.Array("F32", shape, b"" if 0 in shape else bytes(4))})

@@ -349,7 +349,9 @@ def played(honest, tmp_path, case):
         except errors.SondeError:
             assert verb == "take up", (case, verb, done)
         except (Exception, HungError) as error:
-            raise AssertionError(f"case {case}: {verb} after {done} of {name}: {type(error).__name__}: {error}") from error
+            raise AssertionError(
+                f"case {case}: {verb} after {done} of {name}: {type(error).__name__}: {error}"
+            ) from error
     assert not (runs / name).exists(), (case, done)
     others = [other for other in ("finished", "killed", "study") if other != name]
     assert [row.id for row in store.Index(runs).runs()] == others, (case, done)
