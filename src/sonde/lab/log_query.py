@@ -166,7 +166,7 @@ class _Query:
     def _names(self, kind: str) -> set[str]:
         """Fields of the newest entries, and the columns."""
         newest = "SELECT body FROM entries WHERE kind = ? ORDER BY seq DESC LIMIT ?"
-        names = {key for (body,) in self.book.read(newest, (kind, _NEWEST)) for key in json.loads(body)}
+        names = {key for (body,) in self.book.read(newest, (kind, _NEWEST)) for key in log.body_of(body)}
         return names | {*COLUMNS, "id"} | ({"run", *log.EXAMPLE} if self.kind == "example" else set())
 
 
@@ -193,6 +193,6 @@ def _read(cell: Any) -> Any:
     if isinstance(cell, str) and cell[:1] in ("[", "{"):
         try:
             return json.loads(cell)
-        except ValueError:
+        except (ValueError, RecursionError):
             return cell
     return cell
