@@ -65,13 +65,20 @@ class Spent:
 def spent(book: log.Log, inquiry: str) -> Spent:
     """What an inquiry has spent; what it inherited by a fork is not counted."""
     runs, measuring = book.read(
-        "SELECT COALESCE(SUM(split != 'all'), 0), COALESCE(SUM(seconds), 0.0) FROM runs WHERE inquiry = ?", (inquiry,)
+        "SELECT COALESCE(SUM(runs.split != 'all' AND json_extract(entries.body, '$.sweep') IS NULL), 0), "
+        "COALESCE(SUM(runs.seconds), 0.0) FROM runs JOIN entries ON entries.seq = runs.seq WHERE runs.inquiry = ?",
+        (inquiry,),
+    )[0]
+    sweeps, sweeping = book.read(
+        "SELECT COUNT(*), COALESCE(SUM(json_extract(body, '$.seconds')), 0.0) FROM entries "
+        "WHERE inquiry = ? AND kind = 'sweep'",
+        (inquiry,),
     )[0]
     parts = ", ".join(f"COALESCE(SUM(json_extract(body, '$.{name}')), 0)" for name in ("tokens", "strikes", "seconds"))
     usage = f"SELECT {parts} FROM entries WHERE inquiry = ? AND kind = 'usage'"  # noqa: S608  # our own names
     tokens, strikes, planning = book.read(usage, (inquiry,))[0]
     (calls,) = book.read("SELECT COUNT(*) FROM entries WHERE inquiry = ? AND kind = 'call'", (inquiry,))[0]
-    return Spent(runs, tokens, float(measuring + planning), calls, strikes)
+    return Spent(runs + sweeps, tokens, float(measuring + sweeping + planning), calls, strikes)
 
 
 def check(limits: Limits, used: Spent) -> None:

@@ -11,7 +11,7 @@ from sonde.lab import budget, desk, inquiries, log, loop, planning, rules, schem
 
 def test_every_tool_says_what_it_does_and_takes():
     assert list(tools.TOOLS) == [
-        "run_experiment", "compare", "aggregate", "note", "propose_hypothesis", "register_prediction", "conclude",
+        "run_experiment", "sweep", "patch_pairs", "probe", "compare", "aggregate", "note", "propose_hypothesis", "register_prediction", "conclude",
     ]  # fmt: skip
     for one in tools.listed():
         assert one["description"]

@@ -3,7 +3,7 @@
     planner = openai.OpenAIPlanner("my-model", server="http://127.0.0.1:8000/v1")
 
 Each turn the model sees its instructions, a summary of the log, and the last few turns, never more than `CONTEXT`
-characters (and the tools, about 6,000): what is older is in the summary, and all of it can be asked for with `aggregate`.
+characters (and the tools, at most 12,000): what is older is in the summary, and all of it can be asked for with `aggregate`.
 So a thousand turns cost as much each as the tenth.
 
 What a model writes is not to be trusted. A reply that is no valid call is told back and counted, apart from the
@@ -39,7 +39,9 @@ INSTRUCTIONS = f"""You are a careful researcher who finds out which layers of a 
 the model and measuring. You act only by calling tools, one or a few per reply.
 
 Rules of the lab, which it enforces:
-- run_experiment without a prediction uses exploring examples. Explore with small, informative experiments.
+- run_experiment without a prediction uses exploring examples. Explore with small, informative experiments. Begin with a
+  sweep: it skips every layer for the price of one experiment, and says which do more harm than their size explains. Heads
+  and MLPs can be swept, pairs of prompts patched, and directions probed for, added and removed.
 - Propose hypotheses that could be wrong, and rivals to them. Say what you would see if they were wrong.
 - Before a held-out test, register_prediction. Then run_experiment with that prediction, then three times with
   control=true. Then conclude: the lab decides from the runs whether the hypothesis is supported or refuted.

@@ -1,0 +1,90 @@
+"""The search names the one layer that matters more than its size explains, and mostly none where there is none.
+
+Twenty models with such a layer at a drawn depth and twenty without, seeds 0 to 19. Models without one have layers of very
+different sizes, of which the larger do more harm: whoever names the worst layer is wrong every time.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from sonde.lab import budget, desk, experiments, log, loop, tasks
+from sonde.lab.planners import search
+from sonde.testing import odd_layer
+
+BUDGET, QUICK, SEEDS = 12, 2, 20
+
+
+def named(folder, odd, seed):
+    """The layers that an inquiry names as odd, each with its finding, and what it spent."""
+    examples = tuple(tasks.Example(prompt, (answer,)) for prompt, answer in odd_layer.answers(seed).items())
+    task = tasks.Task("letters", "From a letter to its sign.", (), "", examples)
+    with odd_layer.model(odd, seed=seed) as model, log.Log.of(folder / f"{odd}-{seed}") as book:
+        bench = experiments.Experiments(model, task)
+        inquiry = loop.begin(book, bench, most=12, seed=seed, limits=budget.Limits(BUDGET))
+        loop.conduct(desk.Desk(bench, inquiry), search.SearchPlanner())
+        found = {}
+        for finding in inquiry.findings():
+            if finding["status"] == "supported" and "norm and block influence" in finding["claim"]:
+                (test,) = finding["tests"]
+                run, prediction = book.get(test["run"]), book.get(test["prediction"])
+                assert (run["split"], prediction["controls"], len(test["controls"])) == ("held_out", "alike", 3)
+                assert run["loss_delta_low"] > prediction["value"] >= 0.5
+                found[run["layers"][0]] = finding
+        assert inquiry.spent().experiments <= BUDGET
+        return found
+
+
+def counted(folder, planted, seeds):
+    """In how many of the models exactly the planted layer, or any where none is planted, is named."""
+    hits = 0
+    for seed in seeds:
+        odd = odd_layer.drawn(seed) if planted else None
+        found = named(folder, odd, seed)
+        hits += list(found) == [odd] if planted else bool(found)
+    return hits
+
+
+def test_the_odd_layer_is_named_and_an_intact_model_has_none(tmp_path):
+    assert counted(tmp_path, True, range(QUICK)) == QUICK
+    assert counted(tmp_path, False, range(QUICK)) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_odd_layer_is_named_in_18_of_20_models_and_one_in_at_most_3_of_20_intact_ones(tmp_path):
+    planted, intact = (counted(tmp_path, one, range(SEEDS)) for one in (True, False))
+    print(f"named: {planted} of {SEEDS} planted, {intact} of {SEEDS} intact")
+    assert planted >= 18
+    assert intact <= 3
+
+
+def shape(model, odd):
+    """Mean log norm and block influence of each layer, by plain forward passes; and the harm of each skip, relative."""
+    bench_ids = torch.tensor([model.tokenizer.encode(letter) for letter in odd_layer.LETTERS])
+    with torch.no_grad():
+        streams = list(model.hf(input_ids=bench_ids, output_hidden_states=True, use_cache=False).hidden_states)
+    before, after = streams[odd - 1 : odd + 2], streams[odd : odd + 3]
+    if odd + 1 == odd_layer.LAYERS - 1:  # the last of the hidden states is normed
+        before, after = before[:2], after[:2]
+    norms = [float((b - a).norm(dim=-1).log().mean()) for a, b in zip(before, after, strict=True)]
+    turns = [float((1 - torch.cosine_similarity(a, b, dim=-1)).mean()) for a, b in zip(before, after, strict=True)]
+    return np.array(norms), np.array(turns)
+
+
+@pytest.mark.parametrize("seed", [seed if seed < 4 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(SEEDS)])
+def test_the_odd_layer_is_as_large_as_its_neighbours(seed):
+    odd = odd_layer.drawn(seed)
+    with odd_layer.model(odd, seed=seed) as model:
+        norms, turns = shape(model, odd)
+    beside = [at for at in range(len(norms)) if at != 1]
+    slack = 0.25  # of a log unit: the stream grows by a layer between the two neighbours
+    assert norms[beside].min() - slack <= norms[1] <= norms[beside].max() + slack
+    assert np.log(turns[beside]).min() - 2 * slack <= np.log(turns[1]) <= np.log(turns[beside]).max() + 2 * slack
+
+
+def test_planting_changes_nothing_inside_of_the_layers():
+    with odd_layer.model(5, seed=1) as one, odd_layer.model(None, seed=1) as other:
+        ids = one.to_tokens("a")
+        first, second = (model.run_with_cache(ids, "blocks.*.hook_resid_post")[1] for model in (one, other))
+        assert all(torch.equal(first[name], second[name]) for name in first)
