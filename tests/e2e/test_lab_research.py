@@ -145,7 +145,7 @@ def test_a_replay_on_other_examples_comes_out_differently_with_exit_code_one(tmp
     mine.write_text(json.dumps(changed), encoding="utf-8")
     done = sonde("lab", "replay", "last", *where, check=False)
     assert done.exit_code == 1
-    assert "1 of 3 calls came out the same" in done.stdout  # the note about nothing
+    assert "2 of 5 calls came out the same" in done.stdout  # the two notes
     mine.unlink()
     done = sonde("lab", "replay", "q1", *where, check=False)
     assert done.exit_code in (1, 2)

@@ -28,7 +28,11 @@ def depth(
     ] = None,
     answer: Annotated[
         list[str] | None,
-        typer.Option("--answer", "-a", help="How each --prompt goes on rightly, in the same order; none: format and answer are not looked for."),
+        typer.Option(
+            "--answer",
+            "-a",
+            help="How each --prompt goes on rightly, in the same order; none: format and answer are not looked for.",
+        ),
     ] = None,
     own: Annotated[bool, typer.Option("--own", help="Only your own prompts, without the four.")] = False,
     words: Annotated[int, typer.Option(min=3, help="Tokens of each continuation.")] = 16,
@@ -56,7 +60,9 @@ def depth(
 
     given, answers = prompt or [], answer or []
     if answers and len(answers) != len(given):
-        raise typer.BadParameter(f"{len(given)} prompts and {len(answers)} answers: give one each", param_hint="--answer")
+        raise typer.BadParameter(
+            f"{len(given)} prompts and {len(answers)} answers: give one each", param_hint="--answer"
+        )
     if own and not given:
         raise typer.BadParameter("give at least one --prompt", param_hint="--own")
     mine = [depths.prompt_of(text, said) for text, said in zip(given, answers or [""] * len(given), strict=True)]

@@ -305,7 +305,9 @@ def _check_site(one: Corruption) -> None:
 def _check_components(one: Corruption) -> None:
     wrong = [name for name in one.components if not _COMPONENT.fullmatch(name)]
     if wrong:
-        raise errors.InterventionError(f"{one.kind}: {wrong[0]!r} is no component; write a5.h3 (a head), a5 (attention) or m5 (MLP)")
+        raise errors.InterventionError(
+            f"{one.kind}: {wrong[0]!r} is no component; write a5.h3 (a head), a5 (attention) or m5 (MLP)"
+        )
     _check_layers(one, max(one.layers))
 
 
@@ -322,9 +324,7 @@ def _check_direction(one: Corruption) -> None:
 
 def _check_layers(one: Corruption, layer: int) -> None:
     if layer >= one.n_layers:
-        raise errors.InterventionError(
-            f"{one.spec}: no layer {layer}: this model has layers 0 to {one.n_layers - 1}"
-        )
+        raise errors.InterventionError(f"{one.spec}: no layer {layer}: this model has layers 0 to {one.n_layers - 1}")
 
 
 def _texts(text: str | None) -> list[str]:
@@ -394,7 +394,9 @@ def _at_components(one: Corruption, model: "models_model.Model") -> tuple[interv
     for name in one.components:
         layer, letter, head = _place(name)
         if head >= int(model.cfg.n_heads):
-            raise errors.InterventionError(f"{one.spec}: no head {head}: this model has heads 0 to {model.cfg.n_heads - 1}")
+            raise errors.InterventionError(
+                f"{one.spec}: no head {head}: this model has heads 0 to {model.cfg.n_heads - 1}"
+            )
         if head >= 0:
             heads.setdefault(layer, []).append(head)
         else:
@@ -414,7 +416,9 @@ def _along(one: Corruption, model: "models_model.Model") -> interventions.Interv
     labels = np.arange(len(rows)) >= len(texts[0])
     direction = directions.contrastive(np.stack(rows), labels, site=name, least=1)
     if not direction.norm > 0:
-        raise errors.InterventionError(f"{one.spec}: both sides are the same at {name}: there is no direction between them")
+        raise errors.InterventionError(
+            f"{one.spec}: both sides are the same at {name}: there is no direction between them"
+        )
     if one.kind == "add":
         if one.seed:
             (direction,) = directions.random_directions(direction, 1, np.random.default_rng(one.seed))

@@ -182,7 +182,9 @@ def run(
     results["table"] = table(settings, depths)
     documents.write_results(kept.folder / RESULTS, results)
     if kept.status != "finished":
-        kept.finish({"right from": {row["prompt"]: row["first"] for row in results["table"] if row["behaviour"] == RIGHT}})
+        kept.finish(
+            {"right from": {row["prompt"]: row["first"] for row in results["table"] if row["behaviour"] == RIGHT}}
+        )
     return Found(kept.folder, json.loads((kept.folder / RESULTS).read_text(encoding="utf-8")))
 
 
@@ -214,7 +216,10 @@ def report(results: Mapping[str, Any], command: str = "sonde lab depth") -> page
     )
     chance = page.Table(
         ("prompt", "behaviour", "first n", "stays from", "passes by chance", "of"),
-        tuple((row["prompt"], row["behaviour"], row["first"], row["stays"], row["chance"], row["of"]) for row in results["table"]),
+        tuple(
+            (row["prompt"], row["behaviour"], row["first"], row["stays"], row["chance"], row["of"])
+            for row in results["table"]
+        ),
         "By chance: for format and answer, the continuations of the other prompts at every n; for grammar, the same tokens in a "
         "drawn order.",
     )

@@ -101,7 +101,9 @@ class Experiments:
             RequestError: The corruption is not of a single layer.
         """
         if corruption.kind != "skip" or len(corruption.layers) != 1:
-            raise errors.RequestError(f"{corruption.spec}: only a single layer, such as skip:3, has others that are alike")
+            raise errors.RequestError(
+                f"{corruption.spec}: only a single layer, such as skip:3, has others that are alike"
+            )
         norms, turns = self.sizes(examples)
         points = np.stack([norms, np.log(np.maximum(turns, 1e-9))], axis=1)
         points = (points - points.mean(axis=0)) / np.maximum(points.std(axis=0), 1e-9)

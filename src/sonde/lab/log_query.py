@@ -134,7 +134,9 @@ class _Query:
         name, sign, value = _parts(text)
         wanted = sign in _ORDERED or (sign != "~" and self.column(name))
         if wanted and name not in _TEXTS and not isinstance(value, int | float):
-            raise errors.SelectorError(f"{text!r}: {name} is compared with a number, got {value!r}; write such as {name}<0.5")
+            raise errors.SelectorError(
+                f"{text!r}: {name} is compared with a number, got {value!r}; write such as {name}<0.5"
+            )
         field = self.field(name)
         if sign != "~":
             self.values.append(value)

@@ -91,11 +91,13 @@ def judge(harms: Sequence[float], log_norms: Sequence[float], influences: Sequen
     return judged
 
 
-def _line(rows: Float[np.ndarray, "layer coefficient"], logs: Float[np.ndarray, "layer"], at: int) -> tuple[float, float]:
+def _line(
+    rows: Float[np.ndarray, "layer coefficient"], logs: Float[np.ndarray, "layer"], at: int
+) -> tuple[float, float]:
     """What the other layers make likely at one, and the spread of such a guess."""
     others = np.arange(len(logs)) != at
     known, wanted, weights = rows[others], logs[others], np.ones(len(logs) - 1)
-    spread = _LEAST_SPREAD
+    spread, coefficients = _LEAST_SPREAD, np.zeros(rows.shape[1])
     for _ in range(_ROUNDS):
         root = np.sqrt(weights)[:, None]
         coefficients = np.linalg.lstsq(known * root, wanted * root[:, 0], rcond=None)[0]

@@ -37,8 +37,12 @@ def survey(bench: experiments.Experiments, inquiry: inquiries.Inquiry, asked: to
     """
     began = time.monotonic()
     if len(asked.clean) != len(asked.corrupt):
-        raise errors.RequestError(f"{len(asked.clean)} clean texts and {len(asked.corrupt)} corrupt ones: give as many of each")
-    given = _given(bench.model, asked.clean, asked.corrupt) if asked.clean else _of_task(bench, inquiry.settings.explore)
+        raise errors.RequestError(
+            f"{len(asked.clean)} clean texts and {len(asked.corrupt)} corrupt ones: give as many of each"
+        )
+    given = (
+        _given(bench.model, asked.clean, asked.corrupt) if asked.clean else _of_task(bench, inquiry.settings.explore)
+    )
     found, controls = given
     if len(found) < 2:
         raise errors.RequestError(
@@ -47,7 +51,9 @@ def survey(bench: experiments.Experiments, inquiry: inquiries.Inquiry, asked: to
     settings = sweeps.Settings(layers=asked.layers or None, positions=[sorted(_roles(one).values()) for one in found])
     whole = metrics.kept(sweeps.sweep(bench.model, found, asked.component, settings=settings))
     if len(whole.indices) < 2:
-        raise errors.RequestError(f"the model answers {len(whole.indices)} of {len(found)} pairs both ways; two are needed")
+        raise errors.RequestError(
+            f"the model answers {len(whole.indices)} of {len(found)} pairs both ways; two are needed"
+        )
     roles = [_spread(found[index]) for index in whole.indices]
     beside = [controls[index] for index in whole.indices]
     real = [at for at, one in enumerate(beside) if one is not None]
@@ -92,9 +98,11 @@ def _given(
     model: models_model.Model, clean: Sequence[str], corrupt: Sequence[str]
 ) -> tuple[list[pairs.TracePair], list[pairs.TracePair | None]]:
     """Texts as pairs; what the intact model says are the answers. The next pair of that length is the control."""
-    encoded = [tuple(tuple(model.tokenizer.encode(text)) for text in both) for both in zip(clean, corrupt, strict=True)]
-    said = [tuple(int(model.run_with_hooks(model.to_tokens(list(one)))[0, -1].argmax()) for one in both) for both in encoded]
-    found = [pairs.TracePair(*both, *tokens, f"pair {at}") for at, (both, tokens) in enumerate(zip(encoded, said, strict=True))]  # fmt: skip
+    found = []
+    for at, (text, other) in enumerate(zip(clean, corrupt, strict=True)):
+        answer, another = (int(model.run_with_hooks(model.to_tokens(one))[0, -1].argmax()) for one in (text, other))
+        ids, others = (tuple(model.tokenizer.encode(one)) for one in (text, other))
+        found.append(pairs.TracePair(ids, others, answer, another, f"pair {at}"))
     controls = list[pairs.TracePair | None]()
     for one in found:
         third = next((two for two in found if two is not one and len(two) == len(one)
@@ -117,15 +125,21 @@ def _spread(pair: pairs.TracePair) -> dict[str, list[int]]:
     return {name: [at] for name, at in _roles(pair).items()}
 
 
-def _rows(component: str, tables: dict[str, metrics.RoleTable], control: metrics.RoleTable | None) -> list[dict[str, Any]]:
+def _rows(
+    component: str, tables: dict[str, metrics.RoleTable], control: metrics.RoleTable | None
+) -> list[dict[str, Any]]:
     """A row for each role, layer and head."""
     success, recovery = tables["success"], tables["recovery"]
     rows = []
-    for cell in np.ndindex(*success.estimate.shape):
+    for cell in map(tuple[int, ...], np.ndindex(*success.estimate.shape)):
         layer = success.layers[cell[1]]
         what = f"{_LETTER[component]}{layer}" + (f".h{success.heads[cell[2]]}" if len(cell) > 2 else "")
         row = {"what": what, "layer": layer, "role": success.roles[cell[0]], "n": int(success.n[cell])}
-        row |= {"success": _known(success.estimate[cell]), "low": _known(success.low[cell]), "high": _known(success.high[cell])}
+        row |= {
+            "success": _known(success.estimate[cell]),
+            "low": _known(success.low[cell]),
+            "high": _known(success.high[cell]),
+        }
         row |= {"recovery": _known(recovery.estimate[cell]), "recovery_low": _known(recovery.low[cell])}
         row |= {"recovery_high": _known(recovery.high[cell])}
         row["control"] = None if control is None else _known(control.estimate[cell])

@@ -75,6 +75,8 @@ def _labelled(
         held = set(inquiry.settings.held_out)
         chosen = [one for at, one in enumerate(bench.task.examples) if at not in held]
         wanted = {one.strip() for one in asked.answers}
-        return [one.prompt for one in chosen], np.array([one.answers[0].strip() in wanted for one in chosen], dtype=bool)
+        return [one.prompt for one in chosen], np.array(
+            [one.answers[0].strip() in wanted for one in chosen], dtype=bool
+        )
     texts = [*asked.yes, *asked.no]
     return texts, np.arange(len(texts)) < len(asked.yes)

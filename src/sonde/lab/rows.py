@@ -68,7 +68,7 @@ def of(
     for role, spec, values in columns:
         delta = None if role == "baseline" else change(values, intact, clusters)
         if delta is not None and limits == NO_LESS and not np.any(intact):  # no change can be below nothing at all
-            delta = within(delta, limits)
+            delta = within(delta, NO_LESS)
         value = mean(values, clusters, rate=measure in RATES, limits=limits)
         made.append(Row(measure, role, spec, value, delta))
     return tuple(made)

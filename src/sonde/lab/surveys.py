@@ -88,7 +88,10 @@ def _harm(row: Mapping[str, Any]) -> float:
 
 def _short(row: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {name: row[name] for name in ("kept", "loss_delta")}
-    return {"corruption": row["corruption"], **{name: None if one is None else round(one, 3) for name, one in numbers.items()}}
+    return {
+        "corruption": row["corruption"],
+        **{name: None if one is None else round(one, 3) for name, one in numbers.items()},
+    }
 
 
 SURVEYS: Mapping[str, Survey] = {"sweep": sweep, "patch_pairs": patching.survey, "probe": probing.survey}

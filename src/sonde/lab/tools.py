@@ -39,7 +39,9 @@ class RunExperiment:
 class Sweep:
     """Arguments of sweep."""
 
-    over: Literal["layers", "attention", "mlps", "heads"] = schemas.field("What is taken away, one by one.", default="layers")
+    over: Literal["layers", "attention", "mlps", "heads"] = schemas.field(
+        "What is taken away, one by one.", default="layers"
+    )
     way: Literal["zero", "mean"] = schemas.field("Not for layers, which are skipped: set to what.", default="zero")
     layers: tuple[int, ...] = schemas.field("Only in these layers; all if left out.", default=(), most=200)
 
@@ -51,7 +53,9 @@ class PatchPairs:
     component: Literal["residual_stream", "attention", "mlp", "attention_heads"] = schemas.field("What is patched.")
     layers: tuple[int, ...] = schemas.field("Only in these layers; all if left out.", default=(), most=200)
     clean: tuple[str, ...] = schemas.field("Prompts of your own; the task's if left out.", default=(), most=40)
-    corrupt: tuple[str, ...] = schemas.field("To each the prompt that differs, as many tokens long.", default=(), most=40)
+    corrupt: tuple[str, ...] = schemas.field(
+        "To each the prompt that differs, as many tokens long.", default=(), most=40
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

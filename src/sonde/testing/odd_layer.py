@@ -18,11 +18,12 @@ The first and the last layer are never odd. Costs 100 ms.
 
 import string
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from sonde.core import errors
 from sonde.models import model as models_model
@@ -89,7 +90,7 @@ def model(odd: int | None, *, seed: int = 0) -> models_model.Model:
 
 def _sizes(seed: int) -> list[float]:
     """How far each layer is to move the stream; the layer that may be odd as far as its neighbours do."""
-    sizes = np.exp(np.random.default_rng([seed, 3]).uniform(*np.log(MOVES), LAYERS))
+    sizes = np.exp(np.random.default_rng([seed, 3]).uniform(np.log(MOVES[0]), np.log(MOVES[1]), LAYERS))
     at = drawn(seed)
     sizes[at] = np.sqrt(sizes[at - 1] * sizes[at + 1])
     return sizes.tolist()
@@ -100,7 +101,7 @@ def _ids() -> Tensor:
     return torch.tensor([encode(letter) for letter in LETTERS])
 
 
-def _streams(network: nn.Module, ids: Tensor) -> list[Float[Tensor, "letter pos d_model"]]:
+def _streams(network: Any, ids: Tensor) -> list[Float[Tensor, "letter pos d_model"]]:
     """The stream into each layer, and after the last."""
     kept: list[Tensor] = []
     hooks = [one.register_forward_pre_hook(lambda _, args, kwargs: kept.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True)
@@ -113,7 +114,7 @@ def _streams(network: nn.Module, ids: Tensor) -> list[Float[Tensor, "letter pos 
     return kept
 
 
-def _resized(network: nn.Module, ids: Tensor, sizes: Sequence[float]) -> None:
+def _resized(network: Any, ids: Tensor, sizes: Sequence[float]) -> None:
     """Scales what each layer writes until it moves the stream as far as it is to, layer after layer."""
     for at, size in enumerate(sizes):
         layer = network.model.layers[at]
@@ -124,9 +125,7 @@ def _resized(network: nn.Module, ids: Tensor, sizes: Sequence[float]) -> None:
                 weight.mul_(size / float(moved.log().mean().exp()))
 
 
-def _unembedding(
-    network: nn.Module, ids: Tensor, odd: int | None, wanted: Sequence[str]
-) -> Float[Tensor, "vocab d_model"]:
+def _unembedding(network: Any, ids: Tensor, odd: int | None, wanted: Sequence[str]) -> Float[Tensor, "vocab d_model"]:
     """Fits the readout of the module's second and third step."""
     encode = tiny.tokenizer().encode
     whole = _ends(network, ids, None).double()
@@ -148,7 +147,7 @@ def _ridge(rows: Float[Tensor, "row d_model"], goals: Float[Tensor, "row goal"])
     return torch.linalg.solve(square, rows.T @ goals)
 
 
-def _ends(network: nn.Module, ids: Tensor, left: int | None) -> Float[Tensor, "letter d_model"]:
+def _ends(network: Any, ids: Tensor, left: int | None) -> Float[Tensor, "letter d_model"]:
     """The normed stream at the last position of every prompt, with a layer left out."""
     layers = network.model.layers
     try:

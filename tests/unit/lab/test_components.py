@@ -77,14 +77,18 @@ def ends(model, texts):
 def after(model, spec):
     """What a later layer gets once a corruption has acted."""
     ids = model.to_tokens("Hello you")
-    _, cache = model.run_with_cache(ids, ["blocks.3.hook_resid_pre"], interventions=list(corruptions.parse(spec, 4).bound(model)))
+    _, cache = model.run_with_cache(
+        ids, ["blocks.3.hook_resid_pre"], interventions=list(corruptions.parse(spec, 4).bound(model))
+    )
     return cache["blocks.3.hook_resid_pre"][0].float().numpy()
 
 
 def test_a_direction_is_the_difference_of_means_and_is_added_or_removed(llama):
     difference = ends(llama, HOT).mean(axis=0) - ends(llama, COLD).mean(axis=0)
     plain = llama.run_with_cache("Hello you", [WHERE])[1][WHERE][0].float().numpy()
-    assert after(llama, f"add:{WHERE}@2{ALONG}") - plain == pytest.approx(np.tile(2 * difference, (len(plain), 1)), abs=1e-4)
+    assert after(llama, f"add:{WHERE}@2{ALONG}") - plain == pytest.approx(
+        np.tile(2 * difference, (len(plain), 1)), abs=1e-4
+    )
     unit = difference / np.linalg.norm(difference)
     middle = (ends(llama, HOT).mean(axis=0) + ends(llama, COLD).mean(axis=0)) @ unit / 2
     removed = after(llama, f"remove:{WHERE}{ALONG}")
@@ -120,7 +124,9 @@ def test_a_prediction_about_a_head_is_tested_like_any_other(begun):
     asked = {"hypothesis": guess, "corruption": "zero:m2", "relation": "below", "value": 0.9}
     prediction = at.call("register_prediction", asked).result["prediction"]
     at.call("run_experiment", {"prediction": prediction})
-    drawn = [at.call("run_experiment", {"prediction": prediction, "control": True}).result["corruption"] for _ in range(3)]
+    drawn = [
+        at.call("run_experiment", {"prediction": prediction, "control": True}).result["corruption"] for _ in range(3)
+    ]
     assert all(one.startswith("zero:m") and one != "zero:m2" for one in drawn)
 
 

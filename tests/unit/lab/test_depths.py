@@ -43,7 +43,10 @@ def test_the_table_says_where_a_behaviour_first_holds_and_from_where_it_stays():
     columns = [(True, False), (False, True), (False, False), (False, True), (False, True)]
     measured = [{"layers": n, "prompts": [at(*one), at(False, False)]} for n, one in enumerate(columns, 1)]
     prompts = (depths.Prompt(name="a", text="a", due=r"\d"), depths.Prompt(name="b", text="b", due="a"))
-    rows = {(row["prompt"], row["behaviour"]): row for row in depths.table(depths.Settings(model="m", prompts=prompts), measured)}
+    rows = {
+        (row["prompt"], row["behaviour"]): row
+        for row in depths.table(depths.Settings(model="m", prompts=prompts), measured)
+    }
     assert [rows["a", name][key] for name in depths.BEHAVIOURS[:2] for key in ("first", "stays")] == [1, None, 2, 4]
     assert (rows["a", depths.GRAMMATICAL]["first"], rows["a", depths.FORMAT]["chance"]) == (None, 0.0)
     assert (rows["b", depths.FORMAT]["chance"], rows["b", depths.FORMAT]["of"]) == (pytest.approx(2 / 5), 5)
@@ -53,7 +56,9 @@ def test_the_table_says_where_a_behaviour_first_holds_and_from_where_it_stays():
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     with sonde.load("tiny-llama") as model:
-        chosen = depths.Settings(model="tiny-llama", words=6, prompts=(*depths.PROMPTS, depths.prompt_of("Mine is", "yours")))
+        chosen = depths.Settings(
+            model="tiny-llama", words=6, prompts=(*depths.PROMPTS, depths.prompt_of("Mine is", "yours"))
+        )
         yield depths.run(model, chosen, run="first", runs_dir=tmp_path_factory.mktemp("runs")), model, chosen
 
 

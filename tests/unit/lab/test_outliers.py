@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sonde.lab import loop, outliers
+from sonde.lab import loop, outliers, results
 from sonde.lab.planners import search
 
 
@@ -106,3 +106,13 @@ def test_the_search_sweeps_first(begun):
     loop.conduct(at, search.SearchPlanner())
     assert at.inquiry.entries("call")[0]["tool"] == "sweep"
     assert at.inquiry.entries("finding")[0]["claim"].startswith("Skipping layer")
+
+
+def test_the_results_page_shows_what_size_explains(begun, tmp_path):
+    at = begun(6)
+    loop.conduct(at, search.SearchPlanner())
+    text = results.write(at.inquiry, tmp_path).read_text(encoding="utf-8")
+    assert "what its norm and block influence explain" in text
+    (entry,) = at.inquiry.entries("sweep")
+    assert (tmp_path / "figures" / f"sweep-{entry.id}.png").stat().st_size > 1000
+    assert f"- {entry.id}: sweep" in (tmp_path / "results.md").read_text(encoding="utf-8")

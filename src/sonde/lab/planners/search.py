@@ -133,7 +133,13 @@ class _Search:
             if row["corruption"] in odd:
                 self.found.append(("odd", (layer,), True))
                 self.bounds[layer,] = odd[row["corruption"]]
-        return tuple(layer for layer in sorted(harm, key=lambda one: harm[one]) if harm[layer][0] <= BROKEN)
+        singles = tuple(layer for layer in sorted(harm, key=lambda one: harm[one]) if harm[layer][0] <= BROKEN)
+        told = f"{_names(singles)} break{'s' if len(singles) == 1 else ''}" if singles else "no layer breaks"
+        stands = [layers for goal, layers, _ in self.found if goal == "odd"]
+        odd = _names(tuple(layer for layers in stands for layer in layers)) if stands else "no layer"
+        text = f"Skipped alone, {told} {self.task!r} on the exploring examples, the worst first; {odd} stands out from its size."
+        yield planning.Call("note", {"text": text, "cites": [reply.result["sweep"]]})
+        return singles
 
     def breaking(self, start: Layers, singles: Layers) -> Steps:
         """Finds disjoint 1-minimal sets whose removal breaks the task."""
