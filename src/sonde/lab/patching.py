@@ -14,6 +14,7 @@
 Costs about a quarter of a forward pass per cell and pair, twice over for the control.
 """
 
+import itertools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -131,7 +132,7 @@ def _rows(
     """A row for each role, layer and head."""
     success, recovery = tables["success"], tables["recovery"]
     rows = []
-    for cell in map(tuple[int, ...], np.ndindex(*success.estimate.shape)):
+    for cell in itertools.product(*map(range, success.estimate.shape)):
         layer = success.layers[cell[1]]
         what = f"{_LETTER[component]}{layer}" + (f".h{success.heads[cell[2]]}" if len(cell) > 2 else "")
         row = {"what": what, "layer": layer, "role": success.roles[cell[0]], "n": int(success.n[cell])}
