@@ -46,8 +46,8 @@ def depth(
 
     Only the first n layers run, for every n, and the model continues four prompts (a distance, an addition, unfinished JSON, a
     year) and your own. The table says for each prompt the first n at which each behaviour appears, and the n from which on it
-    stays; a picture shows all n. "Grammatical" means: as likely to the whole model, per token, as ordinary text, and not
-    one thing again and again. How often chance would pass for the same stands beside it.
+    stays; a picture shows all n. "Grammatical" means: as likely to the whole model, per token, as a predictable ordinary text, and
+    not one thing again and again. How often chance would pass for the same stands beside it.
 
     Everything finished is kept: the same command with --run NAME goes on where it was stopped.
     """

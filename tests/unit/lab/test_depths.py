@@ -14,7 +14,7 @@ from sonde.report import page
     ("name", "said", "due", "right"),
     [("distance", " 1,100 km by air", True, True), ("distance", " 200 miles", True, False), ("distance", " far away", False, False),
      ("addition", " 5\n", True, True), ("addition", " 9", True, False), ("addition", " 55", True, False), ("addition", " the sum", False, False),
-     ("JSON", "0}}\n", True, True), ("JSON", "0}", True, False), ("JSON", " and so", False, False),
+     ("JSON", "}}\n", True, True), ("JSON", ', "zip": 5}} ok', True, True), ("JSON", "}", True, False), ("JSON", ", and so", False, False),
      ("year", " 2008.", True, True), ("year", " 1997", True, False), ("year", " of the", False, False)],
 )  # fmt: skip
 def test_format_and_answer_are_told_apart(name, said, due, right):

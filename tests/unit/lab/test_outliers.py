@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from sonde.lab import loop, outliers, results
-from sonde.lab.planners import search
+from sonde.lab import desk, loop, outliers, results, summaries
+from sonde.lab.planners import openai, search
 
 
 def layers(seed, count=16):
@@ -116,3 +116,36 @@ def test_the_results_page_shows_what_size_explains(begun, tmp_path):
     (entry,) = at.inquiry.entries("sweep")
     assert (tmp_path / "figures" / f"sweep-{entry.id}.png").stat().st_size > 1000
     assert f"- {entry.id}: sweep" in (tmp_path / "results.md").read_text(encoding="utf-8")
+
+
+def test_a_sweep_waits_for_a_yes_like_any_experiment(begun):
+    at = begun(approve=True)
+    asked = at.call("sweep", {"layers": [2]})
+    assert asked.outcome == "pending"
+    assert at.inquiry.spent().experiments == 0
+    desk.answer(at.inquiry.book, asked.result["request"], yes=True)
+    assert at.call("sweep", {"layers": [2]}).outcome == "ok"
+
+
+def test_a_sweep_is_summed_up_in_a_line_and_its_runs_are_not_listed_one_by_one(begun):
+    at = begun()
+    at.call("sweep", {})
+    text = summaries.of(at.inquiry, most=7000)
+    (line,) = [one for one in text.splitlines() if "sweep" in one and "skip:2" in one]
+    assert line.startswith("- s")
+    assert "(explore)" not in text
+
+
+def test_what_a_language_model_is_shown_of_a_sweep_begins_with_what_matters(begun):
+    at = begun()
+    text = at.call("sweep", {}).text()[: openai.REPLY]
+    assert text.index('"odd"') < text.index('"worst"') < text.index('"skip:2"')
+
+
+@pytest.mark.parametrize("layers", [[99], [-1]])
+def test_a_sweep_over_layers_that_are_not_there_costs_nothing(begun, layers):
+    at = begun()
+    assert at.call("sweep", {"layers": layers}).outcome == "invalid"
+    assert at.call("probe", {"yes": list("abcdef"), "no": list("ghijkl"), "layers": layers}).outcome == "invalid"
+    assert at.call("patch_pairs", {"component": "mlp", "layers": layers}).outcome == "invalid"
+    assert at.inquiry.spent().experiments == 0
