@@ -208,10 +208,10 @@ def report(results: Mapping[str, Any], command: str = "sonde lab depth") -> page
     names = [one["name"] for one in results["settings"]["prompts"]]
     cells = {(row["prompt"], row["behaviour"]): row for row in results["table"]}
     shown = page.Table(
-        ("prompt", *(f"{one}: first n (stays from)" for one in BEHAVIOURS)),
+        ("prompt", *BEHAVIOURS),
         tuple((name, *(_spelled(cells.get((name, one))) for one in BEHAVIOURS)) for name in names),
-        "Only the first n layers run. first: the smallest n at which the continuation shows it; in brackets the n from which on it "
-        "always does; – never; empty: not looked for.",
+        "Only the first n layers run. The smallest n at which the continuation shows it; in brackets the n from which on it always "
+        "does; – never; empty: not looked for.",
         folded=False,
     )
     chance = page.Table(

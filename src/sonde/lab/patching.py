@@ -134,7 +134,7 @@ def _rows(
     rows = []
     for cell in itertools.product(*map(range, success.estimate.shape)):
         layer = success.layers[cell[1]]
-        what = f"{_LETTER[component]}{layer}" + (f".h{success.heads[cell[2]]}" if len(cell) > 2 else "")
+        what = f"{_LETTER[component]}{layer}" + (f".h{success.heads[cell[2]]}" if success.heads else "")
         row = {"what": what, "layer": layer, "role": success.roles[cell[0]], "n": int(success.n[cell])}
         row |= {
             "success": _known(success.estimate[cell]),
