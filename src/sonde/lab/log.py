@@ -41,6 +41,7 @@ LETTERS: Mapping[str, str] = {
     "inquiry": "q",
     "call": "c",
     "run": "r",
+    "sweep": "s",
     "hypothesis": "h",
     "prediction": "p",
     "note": "n",

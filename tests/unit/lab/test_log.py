@@ -173,11 +173,18 @@ def test_lists_come_back_as_lists(filled):
 
 @pytest.mark.parametrize(
     ("where", "message"),
-    [("keppt<0.5", "did you mean 'kept'"), ("kept", "no condition"), ("", "no condition"), ("1=1; DROP TABLE runs", "no condition")],
+    [("keppt<0.5", "did you mean 'kept'"), ("kept", "no condition"), ("", "no condition"), ("1=1; DROP TABLE runs", "no condition"),
+     ("kept<0.5'; DROP", "kept is compared with a number"), ("kept=half", "compared with a number"), ("kept<nan", "compared with a number"),
+     ("extra.deep>much", "compared with a number"), ("n>=1e999", "no number")],
 )  # fmt: skip
 def test_a_condition_that_makes_no_sense_is_explained(filled, where, message):
     with pytest.raises(errors.SelectorError, match=message):
         log_query.select(filled, "run", where=[where])
+
+
+def test_a_number_too_large_for_the_database_is_still_a_number(filled):
+    assert log_query.select(filled, "run", where=["seq>99999999999999999999999"]) == []
+    assert len(log_query.select(filled, "run", where=["seq<99999999999999999999999"])) == 4
 
 
 def test_values_never_become_sql(filled):
@@ -208,7 +215,7 @@ def test_what_is_spent_is_what_the_log_says(inquiry):
     inquiry.append("run", run_of("skip:1", 0.5, seconds=2.0))
     inquiry.append("run", run_of("skip:1", 0.5, seconds=1.0) | {"split": "all"})
     inquiry.append("usage", {"tokens": 100, "seconds": 0.5, "strikes": 1})
-    assert inquiry.spent() == budget.Spent(experiments=2, tokens=100, seconds=3.5, calls=0)
+    assert inquiry.spent() == budget.Spent(experiments=1, tokens=100, seconds=3.5, calls=0, no_calls=1)
 
 
 @pytest.mark.parametrize(
