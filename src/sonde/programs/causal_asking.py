@@ -109,6 +109,11 @@ class Prepared:
         """How many were dropped for each reason, the most frequent first."""
         return dict(collections.Counter(one.reason for one in self.dropped if one.kind == kind).most_common())
 
+    def repeated(self) -> dict[str, int]:
+        """In how many pairs the answer is also a constant off the chain, and the other answer one of the program."""
+        answers = sum(one.answer_repeats for one in self.tasks)
+        return {"answer": answers, "counterfactual_answer": sum(one.counterfactual_repeats for one in self.tasks)}
+
 
 def drawn(lines: int, hops: int, count: int, *, seed: int = 0, systematic: bool = True) -> list[binding.Labelled]:
     """Draws programs to trace: root lines in turn, each program from a seed of its own.

@@ -60,6 +60,7 @@ class InterventionResult:
         return {
             "model_id": self.model_id,
             "ability": self.prepared.ability.to_json(),
+            "repeated": self.prepared.repeated(),
             "dropped": self.prepared.reasons("root"),
             "dropped_controls": self.prepared.reasons("distractor"),
             "components": {name: trace.to_json() for name, trace in self.traces.items()},
@@ -211,14 +212,19 @@ def _run(
                 for one in zip(work.tasks, [sweep] * len(work.tasks), sweep.grids, strict=True)
             ]
             done.append(kept.add([{**row, "all_tokens": work.everywhere} for row in rows]))
-        elif [row["program"] for row in done[at]] != [task.pair.clean for task in work.tasks]:
+        elif [_pair(row) for row in done[at]] != [(one.pair.clean, one.pair.counterfactual) for one in work.tasks]:
             raise errors.RequestError(
-                f"{kept.folder} was begun with other pairs: the model answered other programs right then; trace into a "
-                "new folder"
+                f"{kept.folder} was begun with other pairs: the model answered other programs right then, or their "
+                "counterfactuals were drawn otherwise; trace into a new folder"
             )
         finished = sum(len(one.tasks) for one in works[: at + 1] if one.component == work.component)
         tell(work.component, finished, sum(len(one.tasks) for one in of))
     return done
+
+
+def _pair(row: results.Row) -> tuple[str, str]:
+    """Both programs of a row."""
+    return row["program"], row["counterfactual_program"]
 
 
 def _trace(

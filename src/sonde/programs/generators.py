@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from sonde.core import errors
-from sonde.programs import binding, counterfactuals, interpreter
+from sonde.programs import binding, chains, counterfactuals, interpreter
 
 Answer = int | bool
 Labelled = tuple[str, Answer]
+REDRAWS = 100
 Generator = Callable[[int, np.random.Generator], tuple[str, Answer] | tuple[str, Answer, dict[str, Any]]]
 
 
@@ -43,11 +44,23 @@ def make_balanced_binding_programs(
 
 
 def make_counterfactual_pair(seq_len: int, rng: np.random.Generator) -> tuple[str, int, dict[str, Any]]:
-    """A binding program whose metadata also hold its twin with another root constant, and the twin's answer."""
-    program, answer, metadata = binding.program(seq_len, rng)
-    pair = counterfactuals.CounterfactualGenerator(seed=int(rng.integers(2**32))).root(program)
+    """A binding program whose metadata also hold its twin with another root constant, and the twin's answer.
+
+    The twin's constant occurs nowhere in the program. Programs that have all ten digits are drawn again; `redrawn` counts.
+    """
+    for redrawn in itertools.count():
+        program, answer, metadata = binding.program(seq_len, rng)
+        seed = int(rng.integers(2**32))
+        if len(chains.VariableChain.of(program).constants) < 10:
+            break
+        if redrawn == REDRAWS:
+            raise errors.RequestError(
+                f"{REDRAWS} programs of {seq_len} assignments all have all ten digits, so none has a twin with a new one: ask "
+                "for shorter programs"
+            )
+    pair = counterfactuals.CounterfactualGenerator(seed=seed).root(program)
     twin = {"counterfactual_program": pair.counterfactual, "counterfactual_answer": pair.counterfactual_answer}
-    return program, answer, {**metadata, **twin}
+    return program, answer, {**metadata, **twin, "redrawn": redrawn}
 
 
 def make_range_program(seq_len: int, rng: np.random.Generator) -> Labelled:

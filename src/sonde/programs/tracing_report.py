@@ -57,7 +57,12 @@ def report(result: causal_runner.InterventionResult, *, command: str = "") -> pa
 def sentences(result: causal_runner.InterventionResult) -> tuple[str, ...]:
     """What was found, in words."""
     found = result.prepared
-    said = [f"The model got {found.ability}."]
+    repeated, pairs = found.repeated(), len(found.tasks)
+    said = [
+        f"The model got {found.ability}.",
+        f"The answer is also a constant off the chain in {repeated['answer']} of {pairs} pairs, and the counterfactual answer "
+        f"stands in the program in {repeated['counterfactual_answer']}.",
+    ]
     if not result.settings.only_right:
         said.append("Pairs that the model answers wrongly were traced too: this tries the machinery and finds nothing.")
     for trace in result.traces.values():

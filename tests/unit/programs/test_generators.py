@@ -151,6 +151,17 @@ def test_a_counterfactual_pair_holds_its_twin():
     assert len(told["counterfactual_program"]) == len(program)
 
 
+def test_a_program_that_has_all_ten_digits_is_drawn_again_for_a_pair_and_counted():
+    redrawn = 0
+    for seed in range(12):
+        program, _, told = generators.make_counterfactual_pair(50, rng(seed))
+        assert told["counterfactual_answer"] not in chains.VariableChain.of(program).constants
+        redrawn += told["redrawn"]
+    assert redrawn > 0
+    with pytest.raises(errors.RequestError, match="all have all ten digits"):
+        generators.make_counterfactual_pair(300, rng(0))
+
+
 def test_heuristics_read_the_constants_of_the_first_two_lines():
     program = "a = 12\nb = a\nc = -3\n#c: "
     assert (heuristics.line_1(program), heuristics.line_2(program)) == (12, None)
