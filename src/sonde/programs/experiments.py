@@ -146,17 +146,14 @@ class Shipped:
 
     template: str
     generator: generators.Generator
-    parser: parsers.Parser
 
 
 SHIPPED: Mapping[str, Shipped] = {
-    "binding": Shipped(
-        prompts.VARIABLE_BINDING, generators.make_variable_binding_program_with_metadata, parsers.parse_binding
-    ),
-    "range": Shipped(prompts.RANGE_TRACKING, generators.make_range_program, parsers.parse_binding),
-    "boolean": Shipped(prompts.BOOLEAN_LOGIC, generators.make_boolean_program, parsers.parse_boolean),
-    "integer": Shipped(prompts.ENTITY_TRACKING, generators.make_variable_increments, parsers.parse_binding),
-    "exception": Shipped(prompts.EXCEPTION_HANDLING, generators.make_exception_program, parsers.parse_binding),
+    "binding": Shipped(prompts.VARIABLE_BINDING, generators.make_variable_binding_program_with_metadata),
+    "range": Shipped(prompts.RANGE_TRACKING, generators.make_range_program),
+    "boolean": Shipped(prompts.BOOLEAN_LOGIC, generators.make_boolean_program),
+    "integer": Shipped(prompts.ENTITY_TRACKING, generators.make_variable_increments),
+    "exception": Shipped(prompts.EXCEPTION_HANDLING, generators.make_exception_program),
 }
 
 
@@ -167,4 +164,4 @@ def shipped(kind: str, models: Sequence[str], **more: Any) -> ExperimentConfig:
             f"no experiment {kind!r}{errors.suggest(kind, SHIPPED)} There are: {', '.join(SHIPPED)}"
         )
     one = SHIPPED[kind]
-    return quick_experiment(kind, one.template, one.generator, models, answer_parser=one.parser, **more)
+    return quick_experiment(kind, one.template, one.generator, models, **more)

@@ -172,7 +172,7 @@ def ask(
     config: experiments.ExperimentConfig, name: str, answerer: answering.Answerer, batch: Sequence[experiments.Item]
 ) -> list[results.Row]:
     """Asks a model about a batch of programs; one row each."""
-    asked = [prompts.filled(config.prompt_template, item.program) for item in batch]
+    asked = [prompts.asking(config.prompt_template, item.program, item.answer) for item in batch]
     sampling: answering.Sampling = {
         "max_new_tokens": config.max_new_tokens,
         "temperature": config.temperature,

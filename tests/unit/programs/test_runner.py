@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sonde.core import errors
-from sonde.programs import ExperimentRunner, answering, experiments, generators, parsers, prompts, quick_experiment
+from sonde.programs import ExperimentRunner, answering, experiments, generators, prompts, quick_experiment
 
 ROW = {
     "experiment", "model_id", "seq_len", "seq_id", "program", "true_answer", "predicted_answer", "correct",
@@ -266,9 +266,33 @@ def test_the_parser_follows_the_answer_unless_one_is_given(tmp_path, log):
         runner = ExperimentRunner(tmp_path, opener=lambda name: Scripted(log, name, text))
         return runner.run(config(models=["m"], num_seqs=2, seq_lens=[1], **more)).rows[0]["predicted_answer"]
 
-    assert run("it is 1234") == 1234
-    assert run("it is 1234", answer_parser=parsers.parse_binding) is None
-    assert run("it is true", program_generator=generators.make_boolean_program) is True
+    assert run("1234\n#q: 5") == 1234
+    assert run("it is 1234") is None
+    assert run("it is 1234", answer_parser=lambda text: int(text.split()[-1])) == 1234
+    assert run(" true\n#q: False", program_generator=generators.make_boolean_program) is True
+
+
+@pytest.mark.parametrize("kind", experiments.SHIPPED)
+def test_the_command_line_and_python_read_answers_alike(kind):
+    one = experiments.SHIPPED[kind]
+    own = quick_experiment(kind, one.template, one.generator, ["tiny-gpt2"])
+    assert experiments.shipped(kind, ["tiny-gpt2"]).settings() == own.settings()
+
+
+def test_a_prompt_for_a_word_is_asked_without_the_space_before_it(tmp_path, log):
+    asked = []
+
+    class Hears(Scripted):
+        def ask(self, prompts, sampling):
+            asked.extend(prompts)
+            return super().ask(prompts, sampling)
+
+    runner = ExperimentRunner(tmp_path, opener=lambda name: Hears(log, name, " True"))
+    result = runner.run(experiments.shipped("boolean", ["m"], num_seqs=3, seq_lens=[2]))
+    assert all(prompt.endswith(":") for prompt in asked)
+    assert all(row["program"].endswith(": ") for row in result.rows)
+    runner.run(experiments.shipped("range", ["m"], num_seqs=3, seq_lens=[2]))
+    assert all(prompt.endswith(": ") for prompt in asked[3:])
 
 
 @pytest.mark.parametrize(
