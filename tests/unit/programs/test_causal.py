@@ -75,8 +75,9 @@ def test_roots_on_the_first_two_lines_are_left_out_unless_asked_for(untaught):
     assert [task.index for task in found.tasks] == [1, 2]
     found = CausalTracer(untaught, only_right=False, systematic=False).prepare([early, *PROGRAMS[:2]])
     assert len(found.tasks) == 3
-    with pytest.raises(errors.RequestError, match="1: its root stands on line 1 or 2"):
+    with pytest.raises(errors.RequestError, match="1: its root stands on line 1 or 2") as error:
         CausalTracer(untaught, only_right=False).prepare([early])
+    assert "systematic=False, on the command line --any-root" in str(error.value)
 
 
 def test_programs_are_drawn_with_roots_out_of_reach_of_the_heuristics():
@@ -84,7 +85,7 @@ def test_programs_are_drawn_with_roots_out_of_reach_of_the_heuristics():
     assert sorted(one[2]["root_line"] for one in drawn) == [3, 3, 3, 4, 4, 4, 5, 5, 5]
     assert {one[2]["depth"] for one in drawn} == {2}
     assert causal_asking.drawn(6, 2, 12, seed=1)[:9] == drawn
-    with pytest.raises(errors.RequestError, match="at least 4 lines"):
+    with pytest.raises(errors.RequestError, match="at least 4 lines, or allow any root line .*--any-root"):
         causal_asking.drawn(3, 2, 5)
 
 

@@ -1,6 +1,7 @@
 """Programs: labelled by running them, of any length, seeded, varied, balanced."""
 
 import collections
+import random
 
 import numpy as np
 import pytest
@@ -149,6 +150,23 @@ def test_a_counterfactual_pair_holds_its_twin():
     program, answer, told = generators.make_counterfactual_pair(7, rng(2))
     assert interpreter.answer(told["counterfactual_program"]) == told["counterfactual_answer"] != answer
     assert len(told["counterfactual_program"]) == len(program)
+
+
+@pytest.mark.parametrize("make", [*SIMPLE, *RICH])
+@pytest.mark.parametrize("kind", [np.random.RandomState, random.Random])
+def test_numpys_older_and_pythons_random_generators_are_taken(make, kind):
+    one, other = kind(3), kind(3)
+    made = [make(4, one)[:2] for _ in range(6)]
+    assert made == [make(4, other)[:2] for _ in range(6)], "a state fixes the programs"
+    assert len(set(made)) > 1, "and moves on"
+    assert all(interpreter.answer(program) == answer for program, answer in made)
+
+
+def test_sets_of_programs_take_them_too_and_others_are_refused():
+    made = generators.make_balanced_binding_programs(3, 4, np.random.RandomState(0))
+    assert made == generators.make_balanced_binding_programs(3, 4, np.random.RandomState(0))
+    with pytest.raises(errors.RequestError, match=r"Generator or RandomState, or random\.Random, got int"):
+        generators.make_range_program(3, 0)
 
 
 def test_a_program_that_has_all_ten_digits_is_drawn_again_for_a_pair_and_counted():
