@@ -17,7 +17,7 @@ Rng = np.random.Generator | np.random.RandomState | random.Random
 WORDS = 4
 
 
-def generator(rng: Rng) -> np.random.Generator:
+def generator(rng: Rng | object) -> np.random.Generator:
     """Returns numpy's Generator of any random generator.
 
     Raises:

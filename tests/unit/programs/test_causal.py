@@ -85,7 +85,7 @@ def test_programs_are_drawn_with_roots_out_of_reach_of_the_heuristics():
     assert sorted(one[2]["root_line"] for one in drawn) == [3, 3, 3, 4, 4, 4, 5, 5, 5]
     assert {one[2]["depth"] for one in drawn} == {2}
     assert causal_asking.drawn(6, 2, 12, seed=1)[:9] == drawn
-    with pytest.raises(errors.RequestError, match="at least 4 lines, or allow any root line .*--any-root"):
+    with pytest.raises(errors.RequestError, match=r"at least 4 lines, or allow any root line .*--any-root"):
         causal_asking.drawn(3, 2, 5)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sonde.core import errors
-from sonde.programs import chains, generators, heuristics, interpreter
+from sonde.programs import chains, generators, heuristics, interpreter, randomness
 
 SIMPLE = [
     generators.make_variable_binding_program,
@@ -166,7 +166,7 @@ def test_sets_of_programs_take_them_too_and_others_are_refused():
     made = generators.make_balanced_binding_programs(3, 4, np.random.RandomState(0))
     assert made == generators.make_balanced_binding_programs(3, 4, np.random.RandomState(0))
     with pytest.raises(errors.RequestError, match=r"Generator or RandomState, or random\.Random, got int"):
-        generators.make_range_program(3, 0)
+        randomness.generator(0)
 
 
 def test_a_program_that_has_all_ten_digits_is_drawn_again_for_a_pair_and_counted():
