@@ -163,7 +163,7 @@ def prepare(
         raise errors.RequestError("give a list of one or more programs to trace")
     maker = causal_pairs.PairMaker(model.tokenizer, template=settings.template, seed=settings.seed)
     made, dropped = _made(maker, programs, settings)
-    causal_traces.check_roles(settings.roles, made)
+    causal_traces.check_roles(settings, made)
     right, wrong = asked(model, made, tell=functools.partial(tell, "asking pairs"))
     ability = _ability(made, right, wrong)
     if settings.only_right:

@@ -49,19 +49,17 @@ def make_counterfactual_pair(seq_len: int, rng: randomness.Rng) -> tuple[str, in
     The twin's constant occurs nowhere in the program. Programs that have all ten digits are drawn again; `redrawn` counts.
     """
     rng = randomness.generator(rng)
-    for redrawn in itertools.count():
+    for redrawn in range(REDRAWS):
         program, answer, metadata = binding.program(seq_len, rng)
-        seed = int(rng.integers(2**32))
+        made = counterfactuals.CounterfactualGenerator(seed=int(rng.integers(2**32)))
         if len(chains.VariableChain.of(program).constants) < 10:
-            break
-        if redrawn == REDRAWS:
-            raise errors.RequestError(
-                f"{REDRAWS} programs of {seq_len} assignments all have all ten digits, so none has a twin with a new one: ask "
-                "for shorter programs"
-            )
-    pair = counterfactuals.CounterfactualGenerator(seed=seed).root(program)
-    twin = {"counterfactual_program": pair.counterfactual, "counterfactual_answer": pair.counterfactual_answer}
-    return program, answer, {**metadata, **twin, "redrawn": redrawn}
+            pair = made.root(program)
+            twin = {"counterfactual_program": pair.counterfactual, "counterfactual_answer": pair.counterfactual_answer}
+            return program, answer, {**metadata, **twin, "redrawn": redrawn}
+    raise errors.RequestError(
+        f"{REDRAWS} programs of {seq_len} assignments all have all ten digits, so none has a twin with a new one: ask for "
+        "shorter programs"
+    )
 
 
 def make_range_program(seq_len: int, rng: randomness.Rng) -> Labelled:
@@ -175,7 +173,7 @@ class _Loop:
         return f"range({', '.join(map(str, [*parts, ends.step] if ends.step > 1 else parts))})"
 
 
-def _loop(seq_len: int, rng: randomness.Rng) -> _Loop:
+def _loop(seq_len: int, rng: np.random.Generator) -> _Loop:
     name, counter = _names(rng, seq_len, 2)
     start = int(rng.integers(6)) if rng.random() < 0.5 else 0
     stride = int(rng.integers(2, 4)) if rng.random() < 0.25 else 1
