@@ -11,16 +11,13 @@ attention at which is forbidden. Costs one pass over the grids.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sonde.analysis.tracing import grids, metrics
 from sonde.core import errors
 from sonde.programs import causal_pairs, causal_settings, tokens
-
-if TYPE_CHECKING:
-    from sonde.analysis.tracing import knockout
 
 METRICS: tuple[str, ...] = ("success", "recovery", "normalised_logit_difference")
 CONTROL_METRICS: tuple[str, ...] = ("success", "changed")  # the others divide by an effect controls lack
@@ -210,8 +207,8 @@ def group(task: causal_pairs.Task, together: Sequence[str]) -> tuple[int, ...]:
     return tuple(sorted({at for role in named for at in task.roles[role]}))
 
 
-def routes(task: causal_pairs.Task, roles: Sequence[str] | None) -> "dict[str, knockout.Route]":
-    """From each role of the chain to each before it; and, as a control, from query and final token to distractors."""
+def routes(task: causal_pairs.Task, roles: Sequence[str] | None) -> dict[str, Any]:
+    """Routes (`analysis.tracing.knockout`) from each role of the chain to each before it; and, as a control, to distractors."""
     from sonde.analysis.tracing import knockout
 
     off = (tokens.DISTRACTOR_CONSTANT, tokens.DISTRACTOR_REFERENCE)
