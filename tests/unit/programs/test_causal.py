@@ -130,9 +130,8 @@ def test_all_right_hand_sides_are_patched_together_as_one_plain_patch_would(lear
     assert trace.roles == ("rhs_2", "rhs together")
     at = [task.roles["rhs_1"][-1], task.roles["rhs_2"][-1]]
     _, cache = learned.run_with_cache(torch.tensor([task.counterfactual]), ["blocks.2.hook_resid_pre"])
-    patch = sonde.Patch(
-        site="blocks.2.hook_resid_pre", positions=sorted(at), values=cache["blocks.2.hook_resid_pre"][0, sorted(at)]
-    )
+    values = cache["blocks.2.hook_resid_pre"]
+    patch = sonde.Patch(site="blocks.2.hook_resid_pre", positions=sorted(at), values=values)
     logits = learned.run_with_hooks(torch.tensor([task.clean]), [patch])[0, -1]
     grid = trace.sweep.grids[0]
     assert grid.answer_logit[1, grid.positions.index(-1)] == pytest.approx(float(logits[task.answer]), abs=1e-4)
