@@ -111,3 +111,18 @@ def test_the_study_of_layers_writes_a_report_and_is_taken_up(sonde_says, tmp_pat
     assert (tmp_path / "runs" / "one" / "report.html").stat().st_size > 1_000_000
     assert "Everything is on disk" in sonde_says(*words)
     assert (tmp_path / "runs" / "one" / "results.json").read_bytes() == results
+
+
+def test_the_depths_of_behaviours_become_a_table_and_a_picture(tmp_path):
+    asked = ["lab", "depth", "--model", "tiny-llama", "--words", "4", "--run", "deep", "--runs", str(tmp_path), "--prompt",
+             "The capital of France is", "--answer", "Paris"]  # fmt: skip
+    runner = testing.CliRunner()
+    done = runner.invoke(main.app, asked, env={"COLUMNS": "240"})
+    assert done.exit_code == 0, done.output
+    assert "repeats the last token" in done.output
+    assert (tmp_path / "deep" / "report.html").is_file()
+    assert (tmp_path / "deep" / "figures" / "depth.png").is_file()
+    assert runner.invoke(main.app, asked, env={"COLUMNS": "240"}).exit_code == 0
+    wrong = runner.invoke(main.app, ["lab", "depth", "--prompt", "a", "--answer", "b", "--answer", "c"])
+    assert wrong.exit_code == 2
+    assert runner.invoke(main.app, ["lab", "depth", "--own"]).exit_code == 2

@@ -46,6 +46,25 @@ def test_a_trace_says_how_well_the_model_does_how_long_it_takes_and_what_it_foun
     assert set(whole["components"]) == {"residual_stream", "attention_heads"}
 
 
+def test_knockouts_and_tokens_patched_together_are_within_reach_and_layers_fit_every_component(learned, tmp_path):
+    parts = ["--component", "residual_stream,mlp,knockout", "--layers", "0:5:2", "--together", "rhs", "--window", "2"]
+    code, text = typed("-m", learned, *DRAWN, *parts, "--roles", "rhs_1,rhs_2,final", "--out", tmp_path / "out")
+    assert code == 0, text
+    for words in (
+        "rhs together",
+        "final -> rhs_1",
+        "attention forbidden",
+        "Attention knockout, 8 programs: forbidding",
+    ):
+        assert words in text
+    whole = json.loads((tmp_path / "out" / "patch_results.json").read_text())["components"]
+    assert {name: one["layers"] for name, one in whole.items()} == {
+        "residual_stream": [0, 2, 4],
+        "mlp": [0, 2],
+        "knockout": [0, 2],
+    }
+
+
 def test_a_stopped_trace_says_how_to_go_on_and_does_and_refuses_other_settings(learned, tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
@@ -106,9 +125,15 @@ def test_programs_of_ones_own_are_traced(learned, tmp_path):
         (["--template", "nosuch"], "is none of minimal"),
         (["--layers", "a"], "write 0,5,10"),
         (["--layers", "0,99"], "no layer 99"),
+        (["--layers", "4", "--component", "residual_stream,mlp"], "no layer 4 to trace mlp at"),
+        (["--together", "rhs_9"], "no token has the role 'rhs_9'"),
+        (["--component", "knockout", "--backend", "nnsight"], "knockouts run with backend='sonde' only"),
         (["--roles", "rhs_9"], "no token has the role 'rhs_9'"),
         (["--backend", "jax"], "backend must be"),
-        (["--lines", "3", "--hops", "2"], "at least 4 lines"),
+        (
+            ["--lines", "3", "--hops", "2"],
+            "at least 4 lines, or allow any root line (systematic=False, on the command line --any-root)",
+        ),
         (["--program", "nosuch.txt"], "cannot read nosuch.txt"),
     ],
 )

@@ -8,6 +8,8 @@ are applied position by position as `docs/interventions.md` says:
 2. `steps`, `phase` and `scope` choose among them; what is chosen under `after="persist"` stays chosen in later steps, for as
    long as the tokens are there.
 3. The conversation of the step is encoded in one forward pass with the interventions at those places, in their order.
+4. What a path's sender would have written to the stream, less what it wrote, is added to what its receivers read, and to
+   nothing else.
 """
 
 import dataclasses
@@ -45,21 +47,26 @@ class Anatomy:
     linear: str | None = "mlp.up_proj"
     down: str = "mlp.down_proj"
     parallel: bool = False
+    attn_norm: str = "input_layernorm"
+    mlp_norm: str = "post_attention_layernorm"
 
 
 GPT2 = Anatomy(
     "transformer.wte", "transformer.wpe", "transformer.h", "transformer.ln_f", attn="attn", split=None, fused="c_attn",
-    o="c_proj", adds="attn", gate="mlp.c_fc", linear=None, down="mlp.c_proj",
+    o="c_proj", adds="attn", gate="mlp.c_fc", linear=None, down="mlp.c_proj", attn_norm="ln_1", mlp_norm="ln_2",
 )  # fmt: skip
 NEOX = Anatomy(
     "gpt_neox.embed_in", None, "gpt_neox.layers", "gpt_neox.final_layer_norm", attn="attention", split=None,
     fused="query_key_value", by_head=True, o="dense", adds="attention", gate="mlp.dense_h_to_4h", linear=None,
     down="mlp.dense_4h_to_h",
 )  # fmt: skip
-GEMMA = Anatomy(adds="post_attention_layernorm", mlp_adds="post_feedforward_layernorm")
+GEMMA = Anatomy(
+    adds="post_attention_layernorm", mlp_adds="post_feedforward_layernorm", mlp_norm="pre_feedforward_layernorm"
+)  # fmt: skip
 STARCODER = Anatomy(gate="mlp.c_fc", linear=None, down="mlp.c_proj")
 PHI = Anatomy(
-    final="model.final_layernorm", o="dense", gate="mlp.fc1", linear=None, down="mlp.fc2", parallel=True
+    final="model.final_layernorm", o="dense", gate="mlp.fc1", linear=None, down="mlp.fc2", parallel=True,
+    mlp_norm="input_layernorm",
 )  # fmt: skip
 
 
@@ -75,13 +82,15 @@ class Network:
         self.blocks = list(network.get_submodule(anatomy.blocks))
         self.names, self.edits, self.wanted, self.seen = [], {}, frozenset(), {}
         self.order, self.asleep, self.calls, self.incoming = None, False, {}, {}
+        self.paths, self.sent = [], {}
         self._hook(network)
 
     @torch.no_grad()
-    def __call__(self, ids, edits, wanted=(), order=None):
+    def __call__(self, ids, edits, wanted=(), order=None, paths=()):
         """Logits, `pos vocab`, and the values wanted. `edits`: by name, functions of a value without batch axis."""
         self.edits, self.wanted, self.seen = edits, frozenset(wanted), {}
         self.order, self.asleep = order, order is not None
+        self.paths, self.sent = list(paths), {}
         logits = self.network(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
         return logits, self.seen
 
@@ -92,7 +101,51 @@ class Network:
             value = change(value)
         if name in self.wanted:
             self.seen[name] = value.clone()
+        for index, path in enumerate(self.paths):
+            if path.spec.site == name:
+                self.sent[index] = self._written(name, path(value) - value)
         return value
+
+    def _written(self, name, change):
+        """What a change of a sender's value adds to the stream, but for a norm after attention."""
+        if name.endswith("hook_z"):
+            weight = self._output_weight(self.blocks[int(name.split(".")[1])])
+            return torch.cat(list(change.unbind(dim=1)), dim=-1) @ weight
+        return change.sum(dim=1) if name.endswith("hook_result") else change
+
+    def _output_weight(self, block):
+        module = block.get_submodule(self.anatomy.attn).get_submodule(self.anatomy.o)
+        return module.weight.T if isinstance(module, torch.nn.Linear) else module.weight  # GPT-2's is transposed
+
+    def _read(self, name, head=None):
+        """What the paths to a receiver, or to one head of it, add to what it reads; None if nothing."""
+        found = [
+            self.sent[index]
+            for index, path in enumerate(self.paths)
+            if index in self.sent
+            and name in path.spec.receivers
+            and (head is None or path.spec.receiver_heads is None or head in path.spec.receiver_heads)
+        ]
+        return sum(found) if found else None
+
+    def _projected(self, name, layer, module, value, take):
+        """Queries, keys or values, by head, of those heads that read something else."""
+        value = value.clone()
+        for head in range(value.shape[1]):
+            added = self._read(name, head)
+            if added is not None:
+                norm = self.blocks[layer].get_submodule(self.anatomy.attn_norm)
+                value[:, head] = take(module.forward(norm.forward(self.incoming[layer] + added)[None]))[:, head]
+        return value
+
+    def _adds_before(self, name, module):
+        """A norm that reads the stream and what paths add to it."""
+
+        def visit(module, args):
+            added = self._read(name)
+            return None if added is None else (args[0] + added, *args[1:])
+
+        module.register_forward_pre_hook(visit)
 
     def _hook(self, network):
         at = self.anatomy
@@ -102,6 +155,7 @@ class Network:
         for layer, block in enumerate(self.blocks):
             self._hook_block(f"blocks.{layer}.", layer, block)
         self.blocks[-1].register_forward_hook(self._reordered)
+        self._adds_before("ln_final.hook_out", network.get_submodule(at.final))
         self._on_output(network.get_submodule(at.final), "ln_final.hook_out")
         self._on_output(network.get_submodule(at.unembed), "unembed.hook_out")
 
@@ -110,16 +164,18 @@ class Network:
 
         def enter(module, args, kwargs):
             self.calls[layer] = (args, kwargs)
-            self.incoming[layer] = self._visit(f"{name}hook_resid_pre", args[0][0])
+            added = self._read(f"{name}hook_resid_pre")
+            stream = args[0][0] if added is None else args[0][0] + added
+            self.incoming[layer] = self._visit(f"{name}hook_resid_pre", stream)
             return (self.incoming[layer][None], *args[1:]), kwargs
 
         block.register_forward_pre_hook(enter, with_kwargs=True)
         self.names.append(f"{name}hook_resid_pre")
         if at.split:
             for letter, path in zip("qkv", at.split, strict=True):
-                self._on_output(attn.get_submodule(path), f"{name}attn.hook_{letter}", (-1, self.d_head))
+                self._on_output(attn.get_submodule(path), f"{name}attn.hook_{letter}", (-1, self.d_head), layer)
         else:
-            attn.get_submodule(at.fused).register_forward_hook(self._fused(name))
+            attn.get_submodule(at.fused).register_forward_hook(self._fused(name, layer))
             self.names += [f"{name}attn.hook_{letter}" for letter in "qkv"]
         attn._reencoding = (self, f"{name}attn.")
         self.names += [f"{name}attn.hook_attn_scores", f"{name}attn.hook_pattern"]
@@ -128,6 +184,7 @@ class Network:
         self.names.append(f"{name}attn.hook_result")
         block.get_submodule(at.adds).register_forward_hook(self._added(name, layer))
         self.names += [f"{name}hook_attn_out"] + [f"{name}hook_resid_mid"] * (not at.parallel)
+        self._adds_before(f"{name}mlp.hook_pre", block.get_submodule(at.mlp_norm))
         self._on_output(block.get_submodule(at.gate), f"{name}mlp.hook_pre")
         if at.linear:
             self._on_output(block.get_submodule(at.linear), f"{name}mlp.hook_pre_linear")
@@ -135,12 +192,14 @@ class Network:
         self._on_output(block.get_submodule(at.mlp_adds), f"{name}hook_mlp_out")
         self._on_output(block, f"{name}hook_resid_post")
 
-    def _on_output(self, module, name, shape=None):
+    def _on_output(self, module, name, shape=None, layer=None):
         self.names.append(name)
 
         def visit(module, args, output):
             whole = output[0] if isinstance(output, tuple) else output
             value = whole[0] if shape is None else whole[0].unflatten(-1, shape)
+            if layer is not None:
+                value = self._projected(name, layer, module, value, lambda out: out[0].unflatten(-1, shape))
             new = self._visit(name, value).reshape(whole.shape)
             return (new, *output[1:]) if isinstance(output, tuple) else new
 
@@ -155,13 +214,18 @@ class Network:
 
         module.register_forward_pre_hook(visit)
 
-    def _fused(self, name):
-        def visit(module, args, output):
+    def _fused(self, name, layer):
+        def split(output):
             if self.anatomy.by_head:
-                parts = output[0].unflatten(-1, (self.heads, 3 * self.d_head)).split(self.d_head, dim=-1)
-            else:
-                parts = [part.unflatten(-1, (self.heads, -1)) for part in output[0].chunk(3, dim=-1)]
-            new = [self._visit(f"{name}attn.hook_{letter}", part) for letter, part in zip("qkv", parts, strict=True)]
+                return output[0].unflatten(-1, (self.heads, 3 * self.d_head)).split(self.d_head, dim=-1)
+            return [part.unflatten(-1, (self.heads, -1)) for part in output[0].chunk(3, dim=-1)]
+
+        def visit(module, args, output):
+            new = []
+            for index, part in enumerate(split(output)):
+                site = f"{name}attn.hook_{'qkv'[index]}"
+                read = self._projected(site, layer, module, part, lambda out, index=index: split(out)[index])
+                new.append(self._visit(site, read))
             axis = -1 if self.anatomy.by_head else -2
             return torch.cat(new, dim=axis).reshape(output.shape)
 
@@ -169,7 +233,7 @@ class Network:
 
     def _result(self, name):
         def visit(module, args, output):
-            weight = module.weight.T if isinstance(module, torch.nn.Linear) else module.weight  # GPT-2's is transposed
+            weight = self._output_weight(self.blocks[int(name.split(".")[1])])
             parts = torch.stack(
                 [
                     args[0][0, :, head * self.d_head : (head + 1) * self.d_head]
@@ -190,6 +254,9 @@ class Network:
 
         def visit(module, args, output):
             whole = output[0] if isinstance(output, tuple) else output
+            for index, path in enumerate(self.paths):  # heads write through a norm after attention
+                if index in self.sent and path.spec.site in (f"{name}attn.hook_z", f"{name}attn.hook_result"):
+                    self.sent[index] = self._normed(module, args, self.sent[index])
             value = self._visit(f"{name}hook_attn_out", whole[0])
             if not self.anatomy.parallel:
                 middle = self.incoming[layer] + value
@@ -198,6 +265,11 @@ class Network:
             return (value[None], *output[1:]) if isinstance(output, tuple) else value[None]
 
         return visit
+
+    def _normed(self, module, args, change):
+        if self.anatomy.adds == self.anatomy.attn:
+            return change
+        return module.forward(args[0] + change)[0] - module.forward(args[0])[0]
 
     def _reordered(self, module, args, output):
         """After all layers ran in their own order, unwatched, they run in the one asked for, with what each was given."""
@@ -269,8 +341,8 @@ class Episode:
         self.left = [set() for _ in specs]
 
     def edits(self, step, names):
-        """What is to be done in a step, by Site; and the layer order."""
-        edits, order = {}, None
+        """What is to be done in a step, by Site; the layer order; and the paths."""
+        edits, order, paths = {}, None, []
         for index, spec in enumerate(self.specs):
             if spec.name == "LayerOrder":
                 order = spec if spec.steps is None or step.number in spec.steps else order
@@ -279,10 +351,13 @@ class Episode:
             places = stays | self._chosen(spec, step)
             self.left[index] = places if spec.after == "persist" else set()
             slots = [slot for slot, place in enumerate(step.positions) if place in places]
+            if spec.name == "PathPatch":
+                paths += [_Change(spec, spec.site, step, slots)] if slots else []
+                continue
             for name in names:
                 if slots and fnmatch.fnmatchcase(name, spec.site):
                     edits.setdefault(name, []).append(_Change(spec, name, step, slots))
-        return edits, order
+        return edits, order, paths
 
     @staticmethod
     def _chosen(spec, step):
@@ -344,7 +419,7 @@ class _Change:
                 first = self.step.known if spec.scope == "new" else 0
                 prompt = [s for s in range(self.step.prompt) if self.step.positions[s] >= first]
                 return value[prompt].mean(dim=0)
-            case "Mean" | "Patch":
+            case "Mean" | "Patch" | "PathPatch":
                 stored, start = torch.tensor(spec.values), getattr(spec, "start", 0)
                 if stored.ndim == old.ndim:
                     return stored

@@ -143,6 +143,8 @@ def intervention(draw, model):
     """One of any kind, anywhere."""
     if draw.chance(0.08):
         return layer_order(draw, model)
+    if draw.chance(0.12):
+        return path_patch(draw, model)
     name, when = draw.site(model), draw.when()
     pairs = name.endswith(("scores", "pattern"))
     shape = (4,) if pairs else shape_of(name, model)
@@ -166,6 +168,29 @@ def intervention(draw, model):
             lambda **w: I.Mean(**{**w, "after": "clean"}),
         ]
     return draw.choice(kinds)(site=name, **when)
+
+
+def path_patch(draw, model):
+    """From the embedding, or from what a layer writes, to what a later one reads."""
+    count = model.cfg.n_layers
+    layer = draw.randrange(-1, count)
+    senders = ["hook_attn_out", "hook_mlp_out", "attn.hook_z", "attn.hook_result"]
+    site = "hook_embed" if layer < 0 else f"blocks.{layer}.{draw.choice(senders)}"
+    readers = ["hook_resid_pre", "attn.hook_q", "attn.hook_k", "attn.hook_v", "mlp.hook_pre"]
+    later = [f"blocks.{other}.{reader}" for other in range(layer + 1, count) for reader in readers]
+    when, shape = draw.when(), shape_of(site, model)
+    if len(shape) == 2:
+        when["heads"] = draw.choice([None, [0], [shape[0] - 1, 0]])
+    return I.PathPatch(
+        site=site,
+        values=draw.array(*draw.choice([(), (60,), (300,)]), *shape),
+        receivers=tuple(
+            draw.sample([*later, "ln_final.hook_out"], draw.randrange(1, min(3, len(later)) + 1) if later else 1)
+        ),
+        receiver_heads=draw.choice([None, None, [0], [1]]),
+        start=draw.choice([0, draw.randrange(90)]),
+        **when,
+    )
 
 
 def layer_order(draw, model):
@@ -210,6 +235,8 @@ def program(seed, model):
             turns, specs = rows[-1].turns, [*reversed(rows[-1].own)]
         orders = [spec for spec in specs if isinstance(spec, I.LayerOrder)]
         specs = [spec for spec in specs if spec not in orders[1:]]  # only one can hold at a time
+        if orders:  # in which a path may lead backward
+            specs = [spec for spec in specs if not isinstance(spec, I.PathPatch)]
         cut = draw.randrange(len(specs) + 1) if draw.chance(0.4) else len(specs)
         hot = {"temperature": draw.choice([0.7, 1.3]), "seed": draw.randrange(99)}
         hot |= draw.choice([{}, {"top_k": 9}, {"top_p": 0.8}])
@@ -457,8 +484,8 @@ def compare(model, reference, seed):
         for step, answer in zip(player.steps, player.answers, strict=True):
             where = (step.number, [spec.describe() for spec in episode.specs])
             names = player.row.sites if step.number in recorded else []
-            edits, order = episode.edits(step, model.site_names)
-            logits, seen = reference(step.tokens[:-1], edits, names, order)
+            edits, order, paths = episode.edits(step, model.site_names)
+            logits, seen = reference(step.tokens[:-1], edits, names, order, paths)
             logits, said = logits[step.prompt - 1 :], list(answer.token_ids)
             expected = logits.log_softmax(dim=-1)[range(len(said)), said]
             worst = max(worst, deviation(answer.logprobs, expected, where))
@@ -500,7 +527,7 @@ def test_the_programs_have_all_there_is_in_them(pairs):
     model, _ = pairs("llama")
     rows = [row for seed in range(FAST) for row in program(seed, model)]
     specs = [spec for row in rows for spec in (*row.own, *row.managed)]
-    kinds = {"Zero", "Mean", "Patch", "Steer", "Scale", "Noise", "Knockout", "LayerOrder"}
+    kinds = {"Zero", "Mean", "Patch", "Steer", "Scale", "Noise", "Knockout", "PathPatch", "LayerOrder"}
     assert {spec.name for spec in specs} == kinds
     when = {(spec.phase, spec.scope, spec.after) for spec in specs}
     assert len(when) == 12
@@ -515,6 +542,20 @@ def test_the_programs_have_all_there_is_in_them(pairs):
         lambda row: isinstance(row.keep, list),
     ):
         assert 5 < sum(bool(question(row)) for row in rows) < len(rows)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_a_path_from_what_a_head_writes_begins_with_what_interventions_made_of_it(pairs, name):
+    model, reference = pairs(name)
+    draw, site = Draw(0), "blocks.0.attn.hook_result"
+    path = I.PathPatch(site=site, values=draw.array(4, 32), receivers=("ln_final.hook_out",))
+    specs, ids = [I.Scale(site=site, factor=3.0), path], list(range(3, 20))
+    step = reencoding.Step(0, ids, list(range(len(ids))), len(ids), 0)
+    edits, order, paths = reencoding.Episode(specs).edits(step, model.site_names)
+    logits, _ = reference(ids, edits, (), order, paths)
+    answer = model.generate(ids, max_new_tokens=1, interventions=specs)
+    deviation(answer.logprobs, logits[-1:].log_softmax(dim=-1)[0, list(answer.tokens)], specs)
+    deviation(model.run_with_hooks(torch.tensor([ids]), specs)[0], logits, specs)
 
 
 def test_conversations_of_the_programs_outgrow_the_context(pairs):

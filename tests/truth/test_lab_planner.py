@@ -28,7 +28,8 @@ def researched(folder, needed, seed):
             run, prediction = book.get(test["run"]), book.get(test["prediction"])
             left = set(verdicts.skipped(run, layered.LAYERS))
             below = prediction["relation"] == "below"
-            found[prediction["relation"]].append(left if below else set(range(layered.LAYERS)) - left)
+            if prediction["measure"] == "kept":
+                found[prediction["relation"]].append(left if below else set(range(layered.LAYERS)) - left)
         return found["below"], found["above"], inquiry.spent().experiments
 
 

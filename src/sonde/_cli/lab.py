@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sonde._cli import lab_research, screens
+from sonde._cli import lab_depth, lab_research, screens
 
 MODEL = "smollm2-135m-instruct"
 EXAMPLES = (
@@ -240,4 +240,5 @@ def generate(
     screen.print(f"{name}: {len(made.task.examples)} examples in {out} after {made.rounds} rounds.", highlight=False)
 
 
+lab_depth.register(app)
 lab_research.register(app)

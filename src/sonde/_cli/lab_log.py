@@ -57,7 +57,7 @@ def ls(
 @app.command("query", epilog=EXAMPLES)
 def query(
     kind: Annotated[
-        str, typer.Argument(help="run, example, hypothesis, prediction, note, finding, call, inquiry …")
+        str, typer.Argument(help="run, sweep, example, hypothesis, prediction, note, finding, call, inquiry …")
     ] = "run",
     where: Annotated[
         list[str] | None,
@@ -129,6 +129,7 @@ _SHOWN = {
     "prediction": ["hypothesis", "corruption", "measure", "relation", "value"],
     "note": ["inquiry", "text", "cites"],
     "finding": ["inquiry", "status", "claim", "evidence"],
+    "sweep": ["inquiry", "tool", "arguments", "summary"],
     "inquiry": ["model", "task", "planner", "seed"],
     "call": ["inquiry", "tool", "outcome", "arguments"],
 }

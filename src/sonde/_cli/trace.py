@@ -12,6 +12,7 @@ from sonde._cli import screens, trace_episode
 
 EXAMPLES = (
     "Examples: sonde trace -m ./my-model --lines 5 --hops 2 -n 50 · sonde trace --component residual_stream,mlp --out DIR · "
+    "sonde trace --component knockout --window 4 · sonde trace --component residual_stream --together rhs · "
     "sonde trace --program mine.txt --any-root · sonde trace episode RUN 0"
 )
 TEMPLATES = ("minimal", "variable_binding", "entity_tracking")
@@ -49,12 +50,21 @@ def trace_programs(
         typer.Option(metavar="FILE", help="Trace these instead: text files, programs parted by empty lines."),
     ] = None,
     component: Annotated[
-        str, typer.Option(help="What to patch: residual_stream, attention_heads, attention, mlp; several with commas.")
+        str,
+        typer.Option(
+            help="What to patch: residual_stream, attention_heads, attention, mlp; or knockout, which forbids attention "
+            "between tokens instead. Several with commas."
+        ),
     ] = PARTS,
     template: Annotated[
         str, typer.Option(help=f"The prompt: {', '.join(TEMPLATES)}, or a text file with {{code}} in it.")
     ] = "variable_binding",
     roles: Annotated[str | None, typer.Option(help="Only these roles, such as rhs_1,query,final.")] = None,
+    together: Annotated[
+        str | None,
+        typer.Option(help="Roles to patch in one run as well, such as rhs (all right-hand sides) or rhs_2,query."),
+    ] = None,
+    window: Annotated[int, typer.Option(min=1, help="For knockout: layers that are cut together.")] = 1,
     layers: Annotated[str | None, typer.Option(help="Only these layers, such as 0,5,10 or 0:30:5.")] = None,
     all_tokens: Annotated[
         bool, typer.Option("--all-tokens", help="Patch all tokens of all pairs, not only those with a role.")
@@ -91,7 +101,9 @@ def trace_programs(
     parts = causal_settings.components([part.strip() for part in component.split(",")])
     options: Any = {
         "template": _template(template),
-        "roles": [role.strip() for role in roles.split(",")] if roles else None,
+        "roles": _named(roles),
+        "together": _named(together),
+        "window": window,
         "layers": screens.whole_numbers(layers, "--layers"),
         "positions": "all" if all_tokens else "roles",
         "systematic": not any_root,
@@ -103,8 +115,7 @@ def trace_programs(
     runner = causal_runner.CausalExperimentRunner(**options)
     with screens.stopped(screen, f"the same command and --out {folder}"), loading.load(model) as loaded:
         tracer = causal.CausalTracer(loaded, **options)
-        for part in parts:
-            tracer.check_layers(part)
+        tracer.check(parts)
         with screens.bars(screen) as told:
             prepared = tracer.prepare(given, tell=told)
         _estimate(screen, tracer, prepared, parts)
@@ -129,11 +140,17 @@ def _estimate(screen: Any, tracer: Any, prepared: Any, parts: Any) -> None:
 
 
 def _show(screen: Any, found: Any, path: Path) -> None:
-    from sonde.programs import tracing_report
+    from sonde.programs import causal_settings, tracing_report
     from sonde.report import page, terminal
 
     said = page.Report(f"Causal trace of {found.model_id}", tracing_report.sentences(found), ())
-    screen.print(terminal.summary(said, tracing_report.table(found)))
+    patched = {name: one for name, one in found.traces.items() if name != causal_settings.KNOCKOUT}
+    tables = [tracing_report.table(found)] if patched else []
+    if causal_settings.KNOCKOUT in found.traces:
+        tables.append(tracing_report.knockout_table(found.traces[causal_settings.KNOCKOUT]))
+    screen.print(terminal.summary(said, tables[0]))
+    for one in tables[1:]:
+        screen.print(terminal.table(one))
     screen.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
     screen.print(f"Results: {found.folder}", soft_wrap=True, highlight=False, markup=False)
 
@@ -142,6 +159,11 @@ def _drawn(lines: int, hops: int, number: int, seed: int, any_root: bool) -> lis
     from sonde.programs import causal_asking
 
     return causal_asking.drawn(lines, hops, number, seed=seed, systematic=not any_root)
+
+
+def _named(roles: str | None) -> list[str] | None:
+    """Roles from `rhs_1,final`."""
+    return [role.strip() for role in roles.split(",")] if roles else None
 
 
 def _programs(files: list[Path]) -> list[str]:

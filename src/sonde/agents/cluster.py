@@ -138,7 +138,7 @@ def _work(folder: str, written: dict[str, Any], held: str, number: int) -> list[
             folder=store.Run.open(Path(folder)).episodes_dir,
             on_tick=note,
         )
-        asyncio.run(waves.play_wave(stage, settings.waves()[number]))
+        asyncio.run(waves.play_wave(stage, settings.wave_at(number)))
     return ticks
 
 

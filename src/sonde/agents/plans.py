@@ -84,13 +84,20 @@ class Settings:
 
     def plans(self) -> list[Plan]:
         """All episodes, conditions of one episode side by side."""
-        pairs = [(episode, name) for episode in range(self.episodes) for name in self.conditions]
-        return [Plan(index, episode, name) for index, (episode, name) in enumerate(pairs)]
+        return [plan for number in range(self._wave_count()) for plan in self.wave_at(number)]
 
     def waves(self) -> list[list[Plan]]:
         """The work items."""
-        plans = self.plans()
-        return [plans[start : start + self.wave] for start in range(0, len(plans), self.wave)]
+        return [self.wave_at(number) for number in range(self._wave_count())]
+
+    def wave_at(self, number: int) -> list[Plan]:
+        """One work item, without making the others."""
+        names, start = list(self.conditions), number * self.wave
+        stop = min(start + self.wave, self.episodes * len(names))
+        return [Plan(index, index // len(names), names[index % len(names)]) for index in range(start, stop)]
+
+    def _wave_count(self) -> int:
+        return -(-self.episodes * len(self.conditions) // self.wave)
 
     @property
     def opaque(self) -> list[str]:

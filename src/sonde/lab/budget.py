@@ -4,8 +4,8 @@
     budget.check(limits, budget.spent(book, "q1"))  # raises when an experiment more would be too much
 
 What is spent is what the log says, so a run that was killed and taken up again has not a second more than one that was
-not. Every corruption that is measured counts as an experiment, controls too; so does a reply that is no valid call, from
-the second one in a row. Tokens are those of the planner's model, prompts and answers. Seconds are those spent measuring
+not. Every corruption that is measured counts as an experiment, controls too; a sweep over many counts as one. Replies
+that are no valid call are counted apart. Tokens are those of the planner's model, prompts and answers. Seconds are those spent measuring
 and waiting for that model; waiting for a person is free. The experiment under way when the seconds run out is finished.
 
 Costs three short queries.
@@ -50,25 +50,35 @@ class Spent:
     tokens: int = 0
     seconds: int | float = 0.0
     calls: int = 0
+    no_calls: int = 0
 
     def of(self, limits: Limits) -> str:
         """In words."""
         parts = [f"{self.experiments} of {limits.experiments} experiments"]
         parts += [f"{self.tokens:,} of {limits.tokens:,} tokens"] if limits.tokens is not None else []
         parts += [f"{self.seconds:.0f} of {limits.seconds:g} seconds"] if limits.seconds is not None else []
+        if self.no_calls:
+            parts.append(f"{self.no_calls} repl{'y that was' if self.no_calls == 1 else 'ies that were'} no valid call")
         return ", ".join(parts)
 
 
 def spent(book: log.Log, inquiry: str) -> Spent:
     """What an inquiry has spent; what it inherited by a fork is not counted."""
     runs, measuring = book.read(
-        "SELECT COALESCE(SUM(split != 'all'), 0), COALESCE(SUM(seconds), 0.0) FROM runs WHERE inquiry = ?", (inquiry,)
+        "SELECT COALESCE(SUM(runs.split != 'all' AND json_extract(entries.body, '$.sweep') IS NULL), 0), "
+        "COALESCE(SUM(runs.seconds), 0.0) FROM runs JOIN entries ON entries.seq = runs.seq WHERE runs.inquiry = ?",
+        (inquiry,),
+    )[0]
+    sweeps, sweeping = book.read(
+        "SELECT COUNT(*), COALESCE(SUM(json_extract(body, '$.seconds')), 0.0) FROM entries "
+        "WHERE inquiry = ? AND kind = 'sweep'",
+        (inquiry,),
     )[0]
     parts = ", ".join(f"COALESCE(SUM(json_extract(body, '$.{name}')), 0)" for name in ("tokens", "strikes", "seconds"))
     usage = f"SELECT {parts} FROM entries WHERE inquiry = ? AND kind = 'usage'"  # noqa: S608  # our own names
     tokens, strikes, planning = book.read(usage, (inquiry,))[0]
     (calls,) = book.read("SELECT COUNT(*) FROM entries WHERE inquiry = ? AND kind = 'call'", (inquiry,))[0]
-    return Spent(runs + strikes, tokens, float(measuring + planning), calls)
+    return Spent(runs + sweeps, tokens, float(measuring + sweeping + planning), calls, strikes)
 
 
 def check(limits: Limits, used: Spent) -> None:

@@ -7,8 +7,10 @@
    leaves alone where there are enough of them. `keep-first` is held against keeping as many random layers, `drop-first`
    against skipping as many.
 2. Noise is put into other layers, at the same kind of Site.
-3. What else is done at a Site is held against Gaussian noise there whose size is that of the change, measured on prompts.
-4. What is joined is controlled part by part, each by the rule for its kind. A part without a control stays as it is, so
+3. Heads, attentions and MLPs that are named (`zero:a5.h3`) are held against others of their kind; a direction against random
+   directions, as long or moved along as far.
+4. What else is done at a Site is held against Gaussian noise there whose size is that of the change, measured on prompts.
+5. What is joined is controlled part by part, each by the rule for its kind. A part without a control stays as it is, so
    that the control says what the others do beside it.
 
 An explicit `order` has no control of its own kind: none is drawn. Costs nothing, except `matched`: a forward pass a prompt.
@@ -34,18 +36,21 @@ MATCHED = ("zero", "mean", "patch")
 PROMPTS = 8
 
 
-def draw(corruption: corruptions.Corruption, *, seed: int = 0, count: int = 1) -> list[corruptions.Corruption]:
+def draw(
+    corruption: corruptions.Corruption, *, seed: int = 0, count: int = 1, heads: int = 0
+) -> list[corruptions.Corruption]:
     """Other layers for the same treatment, all different; fewer than asked for if there are no more.
 
     Args:
         corruption: What is controlled for.
         seed: Fixes the draws.
         count: How many.
+        heads: How many heads a layer has; if left out, heads are held against those of the same number elsewhere.
     """
     generator = random.Random(f"{seed}:{corruption.spec}")
     found: dict[str, corruptions.Corruption] = {}
     for _ in range(TRIES * count):
-        one = _drawn(corruption, generator) if len(found) < count else None
+        one = _drawn(corruption, generator, heads) if len(found) < count else None
         if one is None:
             break
         if one.spec != corruption.spec:
@@ -57,15 +62,16 @@ def for_task(
     model: models_model.Model, corruption: corruptions.Corruption, prompts: Prompts, *, seed: int, count: int
 ) -> list[corruptions.Corruption]:
     """The controls that fit a corruption: other layers, or noise of the size of the change; part by part if it is joined."""
-    if not any(part.kind in MATCHED for part in corruption.parts or (corruption,)):
-        return draw(corruption, seed=seed, count=count)
+    heads = int(model.cfg.n_heads)
+    if not any(_is_matched(part) for part in corruption.parts or (corruption,)):
+        return draw(corruption, seed=seed, count=count, heads=heads)
     columns = []
     for part in corruption.parts or (corruption,):
-        if part.kind in MATCHED:
+        if _is_matched(part):
             sizes = _sizes(model, part, prompts)
             ones = [_noise(part, sizes, seed=seed + 1 + at) for at in range(count)]
         else:
-            drawn = draw(part, seed=seed, count=count)
+            drawn = draw(part, seed=seed, count=count, heads=heads)
             ones = [drawn[at % len(drawn)] if drawn else part for at in range(count)]
         columns.append(ones)
     return [corruptions.joined(parts) for parts in zip(*columns, strict=True)]
@@ -112,10 +118,18 @@ def _changed(spec: interventions.Intervention, value: np.ndarray) -> np.ndarray:
     return np.zeros_like(value)
 
 
-def _drawn(one: corruptions.Corruption, generator: random.Random) -> corruptions.Corruption | None:
+def _is_matched(part: corruptions.Corruption) -> bool:
+    return part.kind in MATCHED and not part.components
+
+
+def _drawn(one: corruptions.Corruption, generator: random.Random, heads: int) -> corruptions.Corruption | None:
     if one.kind == "joined":
-        parts = [_drawn(part, generator) or part for part in one.parts]
+        parts = [_drawn(part, generator, heads) or part for part in one.parts]
         return corruptions.joined(parts)
+    if one.kind in corruptions.DIRECTED:
+        return dataclasses.replace(one, seed=generator.randrange(1, 2**31))
+    if one.components:
+        return _others(one, generator, heads)
     if one.kind == "noise" and one.site is not None and "*" not in one.site:
         site = sites.Site.parse(one.site)
         if site.layer is None:
@@ -147,3 +161,18 @@ def _layers(one: corruptions.Corruption, generator: random.Random) -> list[int]:
     if one.kind.startswith("keep") or len(others) < size:
         others = list(range(count))
     return generator.sample(others, size)
+
+
+def _others(one: corruptions.Corruption, generator: random.Random, heads: int) -> corruptions.Corruption | None:
+    """As many other components, each of the kind of one of these."""
+    taken, drawn = set(one.components), list[str]()
+    for name in one.components:
+        place, dot, head = name.partition(".h")
+        numbers = [str(at) for at in range(heads)] if heads and dot else [head]
+        free = [f"{place[0]}{layer}{dot and '.h'}{number}" for layer in range(one.n_layers) for number in numbers]
+        free = [other for other in free if other not in taken]
+        if not free:
+            return None
+        drawn.append(generator.choice(free))
+        taken.add(drawn[-1])
+    return dataclasses.replace(one, components=tuple(drawn))

@@ -10,12 +10,18 @@ A spelling is `name:what@option=value`. Layers are numbers, lists and ranges wit
     parallel:13-16   looped-parallel:13-16@times=4   middle-repeat:13-16   random:13-16@seed=3   order:0,1,1,3   none
     zero:blocks.5.hook_mlp_out   mean:blocks.5.hook_mlp_out@at=-1   noise:blocks.5.hook_resid_post@0.5@seed=1
     patch:blocks.5.hook_resid_post@at=-1@from=The capital of Italy is
+    zero:a5.h3,m7   mean:a5   add:blocks.5.hook_resid_post@2@from=It is cold|Ice@to=It is hot|Fire   remove:…
+
+Components are spelled as in a circuit: `a5.h3` is head 3 of layer 5, `a5` its whole attention, `m5` its MLP. `add` and `remove` are
+about a direction: from the mean of the stream at the last token of some texts to that of others, parted by `|`. `add` adds it
+so many times; `remove` sets what the value has along it to the middle of both. With a seed it is a random direction instead, as
+long for `add`, and moved along as far for `remove`: their control.
 
 `@at` limits what is done at a Site to positions (`0`, `0,5`, `1-63`), negative ones from the end of the prompt. `patch` takes the values of
 another text: at the same absolute positions, or with one negative position, those that far from that text's end. Several
 corruptions are joined by ` + `; at most one of them may change the order of layers. `orders` says what each name means.
 
-Costs nothing, except for `patch`, which runs its text once when it is bound to a model.
+Costs nothing, except for `patch`, `add` and `remove`, which run their texts once when they are bound to a model.
 """
 
 import dataclasses
@@ -24,17 +30,22 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from sonde.analysis import directions
 from sonde.core import errors, interventions, sites
 from sonde.lab import orders
 
 if TYPE_CHECKING:
     from sonde.models import model as models_model
 
-SITE_KINDS = ("zero", "mean", "noise", "patch")
+DIRECTED = ("add", "remove")
+SITE_KINDS = ("zero", "mean", "noise", "patch", *DIRECTED)
 KINDS = ("none", *orders.KINDS, *SITE_KINDS)
 JOIN = " + "
 MOST_TIMES = 100
 MOST_PLACES = 1_000_000
+_COMPONENT = re.compile(r"(?:a(\d+)(?:\.h(\d+))?|m(\d+))")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
@@ -49,9 +60,11 @@ class Corruption:
         site: The Site, or wildcard, it acts at.
         times: How often, where that can be chosen.
         seed: Draws what is random.
-        std: Of the noise.
+        std: Of the noise; of `add`, how many times the direction is added.
         positions: Where at the Site; None for everywhere.
-        source: The text that a patch is taken from.
+        source: The text that a patch is taken from; the texts that a direction leads from.
+        target: The texts that a direction leads to.
+        components: Heads, attentions and MLPs by name, instead of a Site.
         parts: What is joined.
     """
 
@@ -64,12 +77,17 @@ class Corruption:
     std: float | None = None
     positions: tuple[int, ...] | None = None
     source: str | None = None
+    target: str | None = None
+    components: tuple[str, ...] = ()
     parts: "tuple[Corruption, ...]" = ()
 
     def __post_init__(self) -> None:
         """Sorts the layers where their order says nothing, and checks all that can be checked without a model."""
         if self.kind not in ("permute", "order"):
             object.__setattr__(self, "layers", tuple(sorted(self.layers)))
+        if self.components:
+            object.__setattr__(self, "components", tuple(sorted(set(self.components), key=_place)))
+            object.__setattr__(self, "layers", tuple(sorted({_place(one)[0] for one in self.components})))
         _check(self)
 
     @property
@@ -79,12 +97,13 @@ class Corruption:
             return JOIN.join(part.spec for part in self.parts)
         if self.kind == "none":
             return "none"
-        what = self.site or _spelled(self)
+        what = ",".join(self.components) or self.site or _spelled(self)
         options = [f"@{self.std!r}"] if self.std is not None else []
         options += [f"@times={self.times}"] if self.times is not None else []
         options += [f"@seed={self.seed}"] if self.seed else []
         options += [f"@at={_ranges(self.positions, 3)}"] if self.positions is not None else []
         options += [f"@from={self.source}"] if self.source is not None else []
+        options += [f"@to={self.target}"] if self.target is not None else []
         return f"{self.kind}:{what}{''.join(options)}"
 
     @property
@@ -114,6 +133,8 @@ class Corruption:
         order = self.order
         if order is not None:
             return (order,)
+        if self.components:
+            return _at_components(self, model)
         return () if self.kind == "none" else (_at_site(self, model),)
 
 
@@ -123,7 +144,7 @@ def make(kind: str, n_layers: int, **fields: Any) -> Corruption:
     Args:
         kind: One of `KINDS`.
         n_layers: Layers of the model.
-        **fields: `layers`, `site`, `times`, `seed`, `std`, `positions`, `source`: see `Corruption`. `keep-first` and
+        **fields: `layers`, `site`, `components`, `times`, `seed`, `std`, `positions`, `source`, `target`: see `Corruption`. `keep-first` and
             `drop-first` take the layers that they keep or drop.
 
     Raises:
@@ -172,8 +193,12 @@ def _parse_one(text: str, n_layers: int) -> Corruption:
         example = "blocks.0.hook_mlp_out" if kind in SITE_KINDS else "1-3"
         raise errors.InterventionError(f"{text!r} does not say what to {kind}; write {kind}:{example}")
     fields: dict[str, Any] = dict(_option(one, text) for one in options)
-    if has_source:
+    if has_source and kind in DIRECTED:
+        fields["source"], _, fields["target"] = source.partition("@to=")
+    elif has_source:
         fields["source"] = source
+    if kind in ("zero", "mean") and _COMPONENT.fullmatch(what.split(",")[0].strip()):
+        return make(kind, n_layers, components=tuple(one.strip() for one in what.split(",")), **fields)
     if kind in SITE_KINDS:
         return make(kind, n_layers, site=what, **fields)
     if kind in orders.COUNTS:
@@ -250,8 +275,18 @@ def _check(one: Corruption) -> None:
 
 
 def _check_site(one: Corruption) -> None:
-    allowed = {"noise": ("std", "seed"), "patch": ("source",)}.get(one.kind, ())
+    allowed = {
+        "noise": ("std", "seed"),
+        "patch": ("source",),
+        "add": ("std", "seed", "source", "target"),
+        "remove": ("seed", "source", "target"),
+    }.get(one.kind, ())
     _only(one, "positions", *allowed)
+    if one.components:
+        _check_components(one)
+        return
+    if one.kind in DIRECTED:
+        _check_direction(one)
     if one.kind == "noise" and not (one.std is not None and 0 < one.std < math.inf):
         raise errors.InterventionError(f"noise:{one.site}: say how much, such as noise:{one.site}@0.5")
     if one.kind == "patch" and not one.source:
@@ -263,15 +298,51 @@ def _check_site(one: Corruption) -> None:
         raise errors.InterventionError(f"{one.spec}: a patch is for one Site, and for one position if that is negative")
     if "*" not in one.site:
         layer = sites.Site.parse(one.site).layer
-        if layer is not None and layer >= one.n_layers:
-            raise errors.InterventionError(
-                f"{one.spec}: no layer {layer}: this model has layers 0 to {one.n_layers - 1}"
-            )
+        if layer is not None:
+            _check_layers(one, layer)
+
+
+def _check_components(one: Corruption) -> None:
+    wrong = [name for name in one.components if not _COMPONENT.fullmatch(name)]
+    if wrong:
+        raise errors.InterventionError(
+            f"{one.kind}: {wrong[0]!r} is no component; write a5.h3 (a head), a5 (attention) or m5 (MLP)"
+        )
+    _check_layers(one, max(one.layers))
+
+
+def _check_direction(one: Corruption) -> None:
+    if not _texts(one.source) or not _texts(one.target):
+        raise errors.InterventionError(
+            f"{one.kind}:{one.site}: say between which texts, such as @from=It is cold|Ice@to=It is hot|Fire"
+        )
+    if one.kind == "add" and (one.std is None or not math.isfinite(one.std)):
+        raise errors.InterventionError(f"add:{one.site}: say how many times, such as add:{one.site}@2")
+    if "*" in str(one.site):
+        raise errors.InterventionError(f"{one.spec}: a direction is at one Site")
+
+
+def _check_layers(one: Corruption, layer: int) -> None:
+    if layer >= one.n_layers:
+        raise errors.InterventionError(f"{one.spec}: no layer {layer}: this model has layers 0 to {one.n_layers - 1}")
+
+
+def _texts(text: str | None) -> list[str]:
+    """The texts of one side of a direction."""
+    return [one for one in (text or "").split("|") if one.strip()]
+
+
+def _place(component: str) -> tuple[int, str, int]:
+    """Layer, letter and head of a component, to sort by; one that cannot be read comes first."""
+    match = _COMPONENT.fullmatch(component)
+    if match is None:
+        return 0, "", -1
+    return (int(match[3]), "m", -1) if match[3] else (int(match[1]), "a", int(match[2] or -1))
 
 
 def _only(one: Corruption, *allowed: str) -> None:
     given = {"times": one.times, "seed": one.seed or None, "std": one.std, "source": one.source}
-    given |= {"positions": one.positions}
+    given |= {"positions": one.positions, "target": one.target}
     wrong = [name for name, value in given.items() if value is not None and name not in allowed]
     if wrong:
         raise errors.InterventionError(f"{one.spec}: {one.kind} takes no {wrong[0]}")
@@ -305,9 +376,61 @@ def _at_site(one: Corruption, model: "models_model.Model") -> interventions.Inte
         return interventions.Mean(**where)
     if one.kind == "noise":
         return interventions.Noise(std=one.std or 0.0, seed=one.seed, **where)
+    if one.kind in DIRECTED:
+        return _along(one, model)
     (name,) = sites.select(one.site, model.site_names)
     _, cache = model.run_with_cache(one.source or "", name)
     values = cache[name][0]
     if one.positions is not None and len(one.positions) == 1 and one.positions[0] < 0:
         values = values[one.positions[0]]
     return interventions.Patch(values=values.float().cpu().numpy(), **where)
+
+
+def _at_components(one: Corruption, model: "models_model.Model") -> tuple[interventions.Intervention, ...]:
+    """One intervention per whole attention or MLP, and one for the heads of each layer."""
+    kind = interventions.Zero if one.kind == "zero" else interventions.Mean
+    made: list[interventions.Intervention] = []
+    heads: dict[int, list[int]] = {}
+    for name in one.components:
+        layer, letter, head = _place(name)
+        if head >= int(model.cfg.n_heads):
+            raise errors.InterventionError(
+                f"{one.spec}: no head {head}: this model has heads 0 to {model.cfg.n_heads - 1}"
+            )
+        if head >= 0:
+            heads.setdefault(layer, []).append(head)
+        else:
+            site = f"blocks.{layer}.{'hook_mlp_out' if letter == 'm' else 'hook_attn_out'}"
+            made.append(kind(site=site, positions=one.positions))
+    made += [kind(site=f"blocks.{at}.attn.hook_z", heads=some, positions=one.positions) for at, some in heads.items()]
+    return tuple(made)
+
+
+def _along(one: Corruption, model: "models_model.Model") -> interventions.Intervention:
+    """A direction between texts added, or what the value has along it set to the middle."""
+    import torch
+
+    (name,) = sites.select(one.site, model.site_names)
+    texts = (_texts(one.source), _texts(one.target))
+    rows = [model.run_with_cache(text, name)[1][name][0, -1].float().cpu().numpy() for side in texts for text in side]
+    labels = np.arange(len(rows)) >= len(texts[0])
+    direction = directions.contrastive(np.stack(rows), labels, site=name, least=1)
+    if not direction.norm > 0:
+        raise errors.InterventionError(
+            f"{one.spec}: both sides are the same at {name}: there is no direction between them"
+        )
+    if one.kind == "add":
+        if one.seed:
+            (direction,) = directions.random_directions(direction, 1, np.random.default_rng(one.seed))
+        return direction.steer(one.std or 0.0, positions=one.positions)
+    unit = torch.as_tensor(direction.vector / direction.norm)
+    ends = np.stack(rows) @ unit.numpy()
+    middle = float(ends[labels].mean() + ends[~labels].mean()) / 2
+    drawn = directions.random_directions(direction, 1, np.random.default_rng(one.seed))[0] if one.seed else direction
+    along = torch.as_tensor(drawn.vector / drawn.norm)
+
+    def removed(value: Any, hook: Any) -> Any:
+        missing = middle - value @ unit.to(value)
+        return value + missing[..., None] * along.to(value)
+
+    return interventions.Opaque(site=name, fn=removed, positions=one.positions)

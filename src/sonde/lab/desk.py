@@ -16,6 +16,7 @@ Held-out examples are seen by registered predictions and by their controls, and 
 experiment costs; the other tools cost a query.
 """
 
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,10 +26,11 @@ import numpy as np
 
 from sonde.analysis import stats
 from sonde.core import errors
-from sonde.lab import budget, correcting, experiments, inquiries, log, log_query, rules, schemas, tools
+from sonde.lab import budget, correcting, experiments, inquiries, log, log_query, rules, schemas, surveys, tools
 
 Outcome = Literal["ok", "refused", "invalid", "pending"]
 SHOWN_ROWS = 40
+_ROW = ("corruption", "what", "role", "run", "kept", "loss_delta", "success", "recovery", "auroc", "control", "bound")
 #: Numbers of a run that a planner is shown.
 SHOWN = (
     "kept",
@@ -75,6 +77,7 @@ class Desk:
         self._controls: dict[str, list[Any]] = {}
         self._do: dict[str, Callable[[Any], Reply]] = {
             "run_experiment": self._run,
+            **{name: functools.partial(self._survey, name) for name in surveys.SURVEYS},
             "compare": self._compare,
             "aggregate": self._aggregate,
             "note": self._note,
@@ -133,6 +136,20 @@ class Desk:
         waiting = self._approval(schemas.write(asked), spec, split)
         return waiting or self._measured(spec, split, key)
 
+    def _survey(self, tool: str, asked: Any) -> Reply:
+        """Many measurements as one experiment; what was measured before is shown again."""
+        arguments = schemas.write(asked)
+        known = [one for one in self.inquiry.entries("sweep") if (one["tool"], one["arguments"]) == (tool, arguments)]
+        if known:
+            return Reply("ok", _surveyed(known[0]) | {"measured_before": True}, (known[0].id,))
+        budget.check(self.inquiry.settings.limits, self.inquiry.spent())
+        waiting = self._approval({"tool": tool, **arguments}, tool, "explore")
+        if waiting:
+            return waiting
+        body = surveys.SURVEYS[tool](self.bench, self.inquiry, asked)
+        made = self.inquiry.append("sweep", {"tool": tool, "arguments": arguments} | body)
+        return Reply("ok", _surveyed(made), (made.id,))
+
     def _withdrawn(self, reply: Reply) -> Reply:
         """The reply, and which hypotheses are no longer supported after it."""
         if not any(log.LETTERS["run"] == one[:1] or log.LETTERS["finding"] == one[:1] for one in reply.made):
@@ -161,10 +178,12 @@ class Desk:
     def _drawn(self, prediction: str) -> list[Any]:
         """The controls of a prediction, the same whenever they are asked for."""
         if prediction not in self._controls:
-            corruption = self.bench.parse(self.inquiry.cited(prediction, "prediction")["corruption"])
-            settings = self.inquiry.settings
-            self._controls[prediction] = self.bench.controls(
-                corruption, settings.held_out, seed=settings.seed, count=rules.CONTROLS
+            entry, settings = self.inquiry.cited(prediction, "prediction"), self.inquiry.settings
+            corruption = self.bench.parse(entry["corruption"])
+            self._controls[prediction] = (
+                self.bench.alike(corruption, settings.explore, count=rules.CONTROLS)
+                if entry["controls"] == "alike"
+                else self.bench.controls(corruption, settings.held_out, seed=settings.seed, count=rules.CONTROLS)
             )
         return self._controls[prediction]
 
@@ -229,7 +248,9 @@ class Desk:
         self.inquiry.cited(asked.hypothesis, "hypothesis")
         if self.inquiry.status(asked.hypothesis) != "open":
             raise errors.AnalysisError(f"{asked.hypothesis} is concluded already; propose a new hypothesis")
-        body = {name: getattr(asked, name) for name in ("hypothesis", "measure", "relation", "value")}
+        if asked.controls == "alike":
+            self.bench.alike(self.bench.parse(spec), self.inquiry.settings.explore, count=1)
+        body = {name: getattr(asked, name) for name in ("hypothesis", "measure", "relation", "value", "controls")}
         body |= {"corruption": spec, "task": self.inquiry.settings.task}
 
         def unseen() -> None:
@@ -291,6 +312,12 @@ def answer(book: log.Log, request: str, *, yes: bool) -> log.Entry:
             raise errors.RequestError(f"{request} was answered already: {'yes' if said else 'no'}")
 
     return inquiry.append("answer", {"request": request, "yes": yes}, cites=(request,), check=unanswered)
+
+
+def _surveyed(entry: log.Entry) -> dict[str, Any]:
+    """What a planner is shown of a survey: the summary first, for long replies are cut."""
+    numbers = [{name: one for name, one in row.items() if name in _ROW} for row in entry["rows"]]
+    return {"sweep": entry.id, **entry["summary"], "rows": numbers}
 
 
 def _shown(run: log.Entry, *, again: bool = False) -> Reply:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from sonde.analysis import stats
 from sonde.core import errors
@@ -47,6 +48,7 @@ class Experiments:
         self.n_layers = int(model.cfg.n_layers)
         self._intact: measuring.TaskScores | None = None
         self.intact_seconds = 0.0
+        self._sizes: dict[tuple[int, ...], tuple[list[float], list[float]]] = {}
 
     @property
     def intact(self) -> measuring.TaskScores:
@@ -89,6 +91,39 @@ class Experiments:
         """The same thing done to random other layers, or noise of the same size; fewer if there are no more."""
         prompts = [self.task.examples[index].prompt for index in examples]
         return controls.for_task(self.model, corruption, prompts, seed=seed, count=count)
+
+    def sizes(self, examples: Sequence[int]) -> tuple[list[float], list[float]]:
+        """How large each layer is on some prompts: mean log norm of what it writes, and block influence."""
+        key = tuple(examples)
+        if key not in self._sizes:
+            last = self.n_layers - 1
+            names = [f"blocks.{layer}.hook_resid_pre" for layer in range(last + 1)] + [f"blocks.{last}.hook_resid_post"]
+            norms, turns = [], []
+            for index in key:
+                _, cache = self.model.run_with_cache(self.task.examples[index].prompt, names)
+                streams = torch.stack([cache[name][0].float().cpu() for name in names])
+                norms.append((streams[1:] - streams[:-1]).norm(dim=-1).clamp(min=1e-12).log())
+                turns.append(1 - torch.nn.functional.cosine_similarity(streams[1:], streams[:-1], dim=-1))
+            self._sizes[key] = (torch.cat(norms, 1).mean(1).tolist(), torch.cat(turns, 1).mean(1).tolist())
+        return self._sizes[key]
+
+    def alike(
+        self, corruption: corruptions.Corruption, examples: Sequence[int], *, count: int
+    ) -> list[corruptions.Corruption]:
+        """The same thing done to the layers that are nearest in norm and block influence.
+
+        Raises:
+            RequestError: The corruption is not of a single layer.
+        """
+        if corruption.kind != "skip" or len(corruption.layers) != 1:
+            raise errors.RequestError(
+                f"{corruption.spec}: only a single layer, such as skip:3, has others that are alike"
+            )
+        norms, turns = self.sizes(examples)
+        points = np.stack([norms, np.log(np.maximum(turns, 1e-9))], axis=1)
+        points = (points - points.mean(axis=0)) / np.maximum(points.std(axis=0), 1e-9)
+        far = np.linalg.norm(points - points[corruption.layers[0]], axis=1)
+        return [self.parse(f"skip:{layer}") for layer in np.argsort(far, kind="stable")[1 : count + 1]]
 
     def measure(self, corruption: corruptions.Corruption, examples: Sequence[int]) -> Found:
         """Measures a corruption on some examples."""

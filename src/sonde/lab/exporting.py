@@ -30,7 +30,7 @@ def data(inquiry: inquiries.Inquiry) -> dict[str, Any]:
     return {
         "inquiry": inquiry.id,
         "settings": inquiry.settings.to_json(),
-        "spent": {name: getattr(spent, name) for name in ("experiments", "tokens", "seconds", "calls")},
+        "spent": {name: getattr(spent, name) for name in ("experiments", "tokens", "seconds", "calls", "no_calls")},
         "hypotheses": inquiry.states(),
         "runs": runs,
         "entries": entries,
@@ -62,6 +62,9 @@ def markdown(inquiry: inquiries.Inquiry) -> str:
         [(one.id, one["hypothesis"], one["corruption"], f"{one['measure']} {one['relation']} {one['value']:g}")
          for one in inquiry.entries("prediction")],
     )  # fmt: skip
+    surveyed = [f"- {one.id}: {one['tool']}, {quoted(summaries.clip(json.dumps(one['summary'], ensure_ascii=False), 600))}"
+                for one in inquiry.entries("sweep")]  # fmt: skip
+    lines += ["", "## Sweeps", "", *(surveyed or ["None."])]
     lines += ["", "## Runs", ""]
     columns = ("run", "corruption", "examples", "for", "kept", "change of loss", "n")
     lines += _table(columns, [_run(one) for one in inquiry.entries("run")])

@@ -22,6 +22,7 @@ import contextlib
 import json
 import re
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sonde.core import errors
-from sonde.store import disk, names, plain
+from sonde.store import damage, disk, documents, names, plain
 
 NAME = "lab.sqlite"
 FORMAT = 1
@@ -40,6 +41,7 @@ LETTERS: Mapping[str, str] = {
     "inquiry": "q",
     "call": "c",
     "run": "r",
+    "sweep": "s",
     "hypothesis": "h",
     "prediction": "p",
     "note": "n",
@@ -162,6 +164,10 @@ class Log:
         self._lock = threading.RLock()
         with disk.explained(self.path.parent):
             self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
+            raise errors.DamagedError(
+                f"{self.path} is no log of the lab but no regular file: move it away to begin anew"
+            )
         with self._explained():
             self._db = sqlite3.connect(self.path, timeout=_TIMEOUT, isolation_level=None, check_same_thread=False)
         try:
@@ -242,7 +248,7 @@ class Log:
         """
         seq = number(id)
         found = self.read("SELECT * FROM entries WHERE seq = ?", (seq,))
-        if not found or LETTERS[found[0][1]] != id[0]:
+        if not found or LETTERS.get(found[0][1]) != id[0]:
             raise errors.SelectorError(f"there is no {id} in {self.path}; `sonde lab log` lists what is there")
         return _entry(found[0])
 
@@ -280,16 +286,33 @@ class Log:
                 f"{self.path} has format {version}, this Sonde knows {FORMAT}: install a newer one"
             )
         if version == FORMAT:
+            self._check_made_here()
             return
-        guards = [
-            _GUARD.format(table=table, verb=verb)
-            for table in ("entries", "runs", "examples")
-            for verb in ("UPDATE", "DELETE")
-        ]
         with self._writing():
-            for statement in _statements(_TABLES + "".join(guards)):
+            for statement in _made():
                 self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version = {FORMAT}")
+        self._check_made_here()
+
+    def _check_made_here(self) -> None:
+        """Refuses a file whose tables, views and triggers are not ours: they could compute without end.
+
+        Raises:
+            DamagedError: Some are missing, or others are there.
+        """
+        wanted = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL"
+        with self._explained("read"):
+            there = set(self._db.execute(wanted))
+        with contextlib.closing(sqlite3.connect(":memory:")) as blank:
+            for statement in _made():
+                blank.execute(statement)
+            expected = set(blank.execute(wanted))
+        if there != expected:
+            odd = ", ".join(sorted(str(name) for _, name, _ in there ^ expected))
+            raise errors.DamagedError(
+                f"{self.path} is no log of the lab as it was made: {odd} differ; move it away to begin anew"
+            )
+        self._db.execute("PRAGMA trusted_schema = OFF")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -330,6 +353,16 @@ def _patiently(action: Callable[[], object]) -> None:
             time.sleep(0.05)
 
 
+def _made() -> list[str]:
+    """The statements that make an empty log."""
+    guards = [
+        _GUARD.format(table=table, verb=verb)
+        for table in ("entries", "runs", "examples")
+        for verb in ("UPDATE", "DELETE")
+    ]
+    return list(_statements(_TABLES + "".join(guards)))
+
+
 def _statements(script: str) -> Iterator[str]:
     """The statements of a script, one by one: `executescript` would end the transaction."""
     whole = ""
@@ -341,8 +374,30 @@ def _statements(script: str) -> Iterator[str]:
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
+    """An entry as its row tells it.
+
+    Raises:
+        DamagedError: The row is none that `append` writes.
+    """
     seq, kind, inquiry, stamp, body = row
-    return Entry(seq, kind, inquiry, stamp, json.loads(body))
+    try:
+        if kind not in LETTERS or not isinstance(inquiry, str | None):
+            raise errors.DamagedError("it is of no known kind")
+        return Entry(seq, kind, inquiry, str(stamp), body_of(body))
+    except errors.DamagedError as error:
+        raise errors.DamagedError(f"entry {seq} of the log: {error}; move the log away to begin anew") from error
+
+
+def body_of(text: Any) -> dict[str, Any]:
+    """What an entry says, from its cell.
+
+    Raises:
+        DamagedError: The cell holds something else.
+    """
+    try:
+        return documents.parse(str(text).encode("utf-8", "surrogatepass"), "line")
+    except damage.UnreadableError as error:
+        raise errors.DamagedError(f"what it says {error}") from error
 
 
 def _cell(value: Any) -> Any:

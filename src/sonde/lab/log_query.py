@@ -4,13 +4,15 @@
     log_query.group(book, "run", by=["corruption"], of=["kept", "loss"])
     log_query.select(book, "example", where=["completion~Paris", "correct=0"])
 
-A condition is a field, one of = != < <= > >= ~ and a value; ~ is "contains", in a text or in a list. Any field of an
+A condition is a field, one of = != < <= > >= ~ and a value; ~ is "contains", in a text or in a list. What holds numbers is
+compared with a number, or that is an error. Any field of an
 entry can be asked for, nested ones with a dot (`control.low`); those of an example are its own, then those of its run.
 Nothing that is typed becomes SQL: names are checked against the columns there are, or are parameters like the values.
 Costs one scan: some ten milliseconds for ten thousand runs (benchmarks/bench_lab_log.py).
 """
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +24,13 @@ COLUMNS = ("seq", "kind", "inquiry", "time")
 _CONDITION = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|!=|=|<|>|~)(?![<>=~!])\s*(.*?)\s*", re.DOTALL)
 _FIELD = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 _NEWEST = 200
+_ORDERED = ("<", "<=", ">", ">=")
+#: Fields that hold text, and so may be compared with one.
+_TEXTS = frozenset(
+    {"id", "run", "kind", "inquiry", "time", "model", "task", "corruption", "corruption_kind", "split", "prediction"}
+    | {"prompt", "answer", "completion", "intact_completion", "layers"}
+)
+_LARGEST = 2**63
 
 
 def select(
@@ -123,6 +132,11 @@ class _Query:
     def condition(self, text: str) -> str:
         """The expression of a condition."""
         name, sign, value = _parts(text)
+        wanted = sign in _ORDERED or (sign != "~" and self.column(name))
+        if wanted and name not in _TEXTS and not isinstance(value, int | float):
+            raise errors.SelectorError(
+                f"{text!r}: {name} is compared with a number, got {value!r}; write such as {name}<0.5"
+            )
         field = self.field(name)
         if sign != "~":
             self.values.append(value)
@@ -166,7 +180,7 @@ class _Query:
     def _names(self, kind: str) -> set[str]:
         """Fields of the newest entries, and the columns."""
         newest = "SELECT body FROM entries WHERE kind = ? ORDER BY seq DESC LIMIT ?"
-        names = {key for (body,) in self.book.read(newest, (kind, _NEWEST)) for key in json.loads(body)}
+        names = {key for (body,) in self.book.read(newest, (kind, _NEWEST)) for key in log.body_of(body)}
         return names | {*COLUMNS, "id"} | ({"run", *log.EXAMPLE} if self.kind == "example" else set())
 
 
@@ -185,7 +199,11 @@ def _parts(text: str) -> tuple[str, str, Any]:
         number = json.loads(value)
     except ValueError:
         return name, sign, value
-    return name, sign, number if isinstance(number, int | float) else value
+    if not isinstance(number, int | float):
+        return name, sign, value
+    if not math.isfinite(number):
+        raise errors.SelectorError(f"{text!r}: {value} is no number that anything could be compared with")
+    return name, sign, number if -_LARGEST <= number < _LARGEST else float(number)
 
 
 def _read(cell: Any) -> Any:
@@ -193,6 +211,6 @@ def _read(cell: Any) -> Any:
     if isinstance(cell, str) and cell[:1] in ("[", "{"):
         try:
             return json.loads(cell)
-        except ValueError:
+        except (ValueError, RecursionError):
             return cell
     return cell

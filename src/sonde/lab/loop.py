@@ -25,7 +25,7 @@ Approver = Callable[[log.Entry], bool | None]
 #: Told after each call: the call, the reply, what is spent.
 OnCall = Callable[[planning.Call, desk.Reply, budget.Spent], None]
 TOLERANCE = 1e-4
-_NUMBERS = ("kept", "accuracy", "loss_delta")
+_NUMBERS = ("kept", "accuracy", "loss_delta", "success", "recovery", "auroc")
 
 
 def begin(book: log.Log, bench: experiments.Experiments, *, most: int = EXAMPLES, **settings: Any) -> inquiries.Inquiry:
@@ -176,8 +176,7 @@ def replay(bench: experiments.Experiments, inquiry: inquiries.Inquiry) -> tuple[
     for number, entry in enumerate(inquiry.entries("call")):
         reply = at.call(entry["tool"], _renamed(entry["arguments"], names))
         names |= dict(zip(entry["made"], reply.made, strict=False))
-        gaps = [abs(reply.result[name] - entry["result"][name]) for name in _NUMBERS
-                if name in reply.result and name in entry["result"]]  # fmt: skip
+        gaps = _gaps(entry["result"], reply.result)
         gap = max(gaps, default=None)
         same = reply.outcome == entry["outcome"] and (gap is None or gap <= TOLERANCE)
         same = same and reply.result.get("status") == entry["result"].get("status")
@@ -185,6 +184,18 @@ def replay(bench: experiments.Experiments, inquiry: inquiries.Inquiry) -> tuple[
     told = sum(not one.same for one in rows)
     fresh.append("end", {"why": f"A replay of {inquiry.id}: {told} of {len(rows)} calls came out differently."})
     return fresh, rows
+
+
+def _gaps(before: Any, after: Any) -> list[float]:
+    """How far the numbers of two replies lie apart, in the rows of a survey too."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        shared = {name: (before[name], after[name]) for name in before.keys() & after.keys()}
+        apart = [abs(one - other) for name, (one, other) in shared.items()
+                 if name in _NUMBERS and isinstance(one, int | float) and isinstance(other, int | float)]  # fmt: skip
+        return [*apart, *(gap for pair in shared.values() for gap in _gaps(*pair))]
+    if isinstance(before, list) and isinstance(after, list):
+        return [gap for pair in zip(before, after, strict=False) for gap in _gaps(*pair)]
+    return []
 
 
 def _renamed(value: Any, names: dict[str, str]) -> Any:

@@ -8,6 +8,7 @@ what held. Costs a second or so.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -56,6 +57,17 @@ def report(inquiry: inquiries.Inquiry, *, command: str = "") -> page.Report:
             tables=(runs_table(inquiry),),
         ),
     ]
+    surveyed = inquiry.entries("sweep")
+    if surveyed:
+        sections.insert(
+            2,
+            page.Section(
+                "Sweeps",
+                "Many measurements on the exploring examples, each sweep one experiment. They suggest; they show nothing.",
+                charts=tuple(chart for one in surveyed for chart in sweep_chart(one)),
+                tables=tuple(sweep_table(one) for one in surveyed),
+            ),
+        )
     said = answers_table(inquiry)
     if said.rows:
         sections.append(
@@ -131,6 +143,43 @@ def runs_table(inquiry: inquiries.Inquiry) -> page.Table:
     )
     caption = "kept: share of the examples solved intact that are still solved; change of loss in nats per answer token. 95 % intervals over examples."
     return page.Table(("run", "corruption", "examples", "for", "kept", "change of loss", "n"), rows, caption)
+
+
+def sweep_table(entry: log.Entry) -> page.Table:
+    """The rows of a sweep, with an interval wherever a number has one."""
+    ends = [name for row in entry["rows"][:1] for name in row if name.endswith(("low", "high"))]
+    names = [name for row in entry["rows"][:1] for name in row if name not in ends]
+    bounds = {"success": "", "auroc": "", "kept": "kept_", "loss_delta": "loss_delta_", "recovery": "recovery_"}
+
+    def cell(row: dict[str, Any], name: str) -> wording.Cell:
+        value, before = row.get(name), bounds.get(name)
+        low = row.get(f"{before}low") if before is not None else None
+        return value if value is None or low is None else wording.Interval(value, low, row[f"{before}high"])
+
+    rows = tuple(tuple(cell(row, name) for name in names) for row in entry["rows"])
+    asked = ", ".join(f"{name} {value}" for name, value in entry["arguments"].items())
+    return page.Table(tuple(names), rows, f"{entry.id}: {entry['tool']}{asked and ', '}{asked}. 95 % intervals.")
+
+
+def sweep_chart(entry: log.Entry) -> tuple[charts.Bars, ...]:
+    """The harm of skipping each layer, beside what its size explains; nothing for other sweeps."""
+    rows = [row for row in entry["rows"] if "bound" in row]
+    if not rows:
+        return ()
+    harm = [[row[f"loss_delta{end}"] for row in rows] for end in ("", "_low", "_high")]
+    explained = [[row[name] for row in rows] for name in ("expected", "expected", "bound")]
+    series = (_series("skipped, 95 % interval", harm), _series("explained by its size, and at most", explained))
+    chart = charts.Bars(
+        key=f"sweep-{entry.id}",
+        title="What skipping each layer costs, and what its norm and block influence explain",
+        labels=tuple(str(row["layer"]) for row in rows),
+        series=series,
+        value_name="change of the answer's loss (nats per token)",
+        label_name="layer",
+        caption=f"{rows[0]['n']} exploring examples. The upper end of what is explained: 95 of 100 layers of that size.",
+        points=True,
+    )
+    return (chart,)
 
 
 def answers_table(inquiry: inquiries.Inquiry) -> page.Table:

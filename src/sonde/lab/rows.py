@@ -19,8 +19,15 @@ from sonde.analysis import jackknife, stats
 
 Role = Literal["baseline", "corrupted", "control"]
 RATES = frozenset({"accuracy"})
-#: Shares of tokens, whose intervals end at 0 and 1.
-SHARES = frozenset({"top-1 agreement"})
+#: What no mean of a measure can be below or above: its interval ends there.
+NO_LESS, SHARE = (0.0, math.inf), (0.0, 1.0)
+LIMITS = {
+    "top-1 agreement": SHARE,
+    "KL from intact (nats)": NO_LESS,
+    "entropy (nats)": NO_LESS,
+    "loss (nats per token)": NO_LESS,
+    "answer loss (nats per token)": NO_LESS,
+}
 Values = Float[np.ndarray, "item"]
 
 
@@ -54,20 +61,27 @@ class Row:
 def of(
     measure: str, clusters: Shaped[np.ndarray, "item"], columns: Sequence[tuple[Role, str, Values]]
 ) -> tuple[Row, ...]:
-    """The rows of one measure; the first column is the baseline. Measures in `RATES` are shares, between 0 and 1."""
+    """The rows of one measure; the first column is the baseline. Intervals respect `RATES` and `LIMITS`."""
     _, _, intact = columns[0]
+    limits = LIMITS.get(measure)
     made = []
     for role, spec, values in columns:
         delta = None if role == "baseline" else change(values, intact, clusters)
-        value = mean(values, clusters, rate=measure in RATES)
-        if measure in SHARES:
-            value = dataclasses.replace(value, low=max(value.low, 0.0), high=min(value.high, 1.0))
+        if delta is not None and limits == NO_LESS and not np.any(intact):  # no change can be below nothing at all
+            delta = within(delta, NO_LESS)
+        value = mean(values, clusters, rate=measure in RATES, limits=limits)
         made.append(Row(measure, role, spec, value, delta))
     return tuple(made)
 
 
-def mean(values: Values, clusters: Shaped[np.ndarray, "item"], *, rate: bool = False) -> stats.Estimate:
-    """The mean of what is finite, with its interval; that of a rate stays between 0 and 1."""
+def mean(
+    values: Values,
+    clusters: Shaped[np.ndarray, "item"],
+    *,
+    rate: bool = False,
+    limits: tuple[float, float] | None = None,
+) -> stats.Estimate:
+    """The mean of what is finite, with its interval; that of a rate stays between 0 and 1, others within their limits."""
     good = np.isfinite(values)
     values, clusters = values[good], clusters[good]
     count = len(np.unique(clusters))
@@ -76,7 +90,13 @@ def mean(values: Values, clusters: Shaped[np.ndarray, "item"], *, rate: bool = F
     if rate:
         return stats.mean_interval(values, clusters)
     one = jackknife.of_mean(values, clusters)
-    return stats.estimate(dataclasses.replace(one, bounded=False, informative=count))
+    found = stats.estimate(dataclasses.replace(one, bounded=False, informative=count))
+    return found if limits is None else within(found, limits)
+
+
+def within(one: stats.Estimate, limits: tuple[float, float]) -> stats.Estimate:
+    """An estimate whose interval ends at the limits of what is estimated."""
+    return dataclasses.replace(one, low=max(one.low, limits[0]), high=min(one.high, limits[1]))
 
 
 def change(values: Values, intact: Values, clusters: Shaped[np.ndarray, "item"]) -> stats.Estimate:

@@ -27,7 +27,7 @@ LARGEST_BODY = 2**20
 SUMMARY = "lab://summary"
 SUMMARY_LENGTH = 20_000
 INSTRUCTIONS = """A laboratory on one language model and one task. Corrupt the model with run_experiment and see what it
-still can do. Propose hypotheses, register predictions, test them on held-out examples with controls, and conclude: the
+still can do; begin with a sweep, which skips every layer for the price of one experiment. Propose hypotheses, register predictions, test them on held-out examples with controls, and conclude: the
 lab decides from the runs. The budget is hard. Read lab://summary for what was done so far."""
 App = Callable[[Any, Any, Any], Awaitable[None]]
 

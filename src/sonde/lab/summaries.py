@@ -6,12 +6,13 @@ Findings come first, then hypotheses with their state, predictions, runs and not
 counted, and can be asked for with the tool `aggregate`. Costs a few queries.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 
 from sonde.lab import inquiries, log
 
 #: Shares of the space for each section.
-SHARES = {"finding": 0.22, "hypothesis": 0.2, "prediction": 0.15, "run": 0.3, "note": 0.13}
+SHARES = {"finding": 0.2, "hypothesis": 0.18, "prediction": 0.14, "sweep": 0.13, "run": 0.24, "note": 0.11}
 LINE = 260
 
 
@@ -27,6 +28,7 @@ def of(inquiry: inquiries.Inquiry, *, most: int) -> str:
     parts = [head]
     for kind, share in SHARES.items():
         entries = inquiry.findings() if kind == "finding" else inquiry.entries(kind)
+        entries = [one for one in entries if one.kind != "run" or not one["sweep"]]  # those are in their sweep
         lines = [clip(_line(one, states)) for one in reversed(entries)]
         parts.append(_section(kind, lines, int(left * share)))
     return "".join(parts)[:most]
@@ -55,6 +57,9 @@ def _line(one: log.Entry, states: Mapping[str, str]) -> str:
         return f"{one.id} of {one['hypothesis']}: {one['corruption']} gives {one['measure']} {one['relation']} {one['value']:g}"
     if one.kind == "note":
         return f"{one.id}: {one['text']}"
+    if one.kind == "sweep":
+        asked = ", ".join(f"{name}={value}" for name, value in one["arguments"].items())
+        return f"{one.id} {one['tool']} ({asked or 'all'}): {json.dumps(one['summary'], ensure_ascii=False)}"
     role = f" control of {one['prediction']}" if one["control"] is not None else ""
     role = role or (f" test of {one['prediction']}" if one["prediction"] else "")
     return f"{one.id} {one['corruption']} ({one['split']}{role}): kept {number(one, 'kept')}, n={one['n']}"

@@ -18,10 +18,12 @@ class RunExperiment:
     """Arguments of run_experiment."""
 
     corruption: str | None = schemas.field(
-        "What is done to the model, such as skip:11, skip:3,9, keep:0-3,29, swap:3-4, reverse:13-16, repeat:5, "
-        "zero:blocks.5.hook_mlp_out or noise:blocks.5.hook_resid_post@0.5. Left out with a prediction.",
+        "What is done to the model, such as skip:11, skip:3,9, keep:0-3,29, swap:3-4, reverse:13-16, repeat:5; "
+        "zero:a5.h3 or mean:m5 (head 3 of layer 5, its MLP); patch:blocks.5.hook_resid_post@at=-1@from=TEXT; "
+        "add:blocks.5.hook_resid_post@2@from=TEXT|TEXT@to=TEXT|TEXT or remove: (a direction between texts). "
+        "Left out with a prediction.",
         default=None,
-        most=400,
+        most=1200,
     )
     prediction: str | None = schemas.field(
         "Id of a registered prediction, to test it on the held-out examples. Without it the exploring examples are used.",
@@ -31,6 +33,39 @@ class RunExperiment:
     control: bool = schemas.field(
         "With a prediction: measure its next random control instead (other layers, drawn by the lab).", default=False
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Arguments of sweep."""
+
+    over: Literal["layers", "attention", "mlps", "heads"] = schemas.field(
+        "What is taken away, one by one.", default="layers"
+    )
+    way: Literal["zero", "mean"] = schemas.field("Not for layers, which are skipped: set to what.", default="zero")
+    layers: tuple[int, ...] = schemas.field("Only in these layers; all if left out.", default=(), most=200)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchPairs:
+    """Arguments of patch_pairs."""
+
+    component: Literal["residual_stream", "attention", "mlp", "attention_heads"] = schemas.field("What is patched.")
+    layers: tuple[int, ...] = schemas.field("Only in these layers; all if left out.", default=(), most=200)
+    clean: tuple[str, ...] = schemas.field("Prompts of your own; the task's if left out.", default=(), most=40)
+    corrupt: tuple[str, ...] = schemas.field(
+        "To each the prompt that differs, as many tokens long.", default=(), most=40
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Arguments of probe."""
+
+    yes: tuple[str, ...] = schemas.field("Texts of one kind.", default=(), most=100)
+    no: tuple[str, ...] = schemas.field("Texts of the other kind.", default=(), most=100)
+    answers: tuple[str, ...] = schemas.field("Instead: the task's prompts with these answers.", default=(), most=40)
+    layers: tuple[int, ...] = schemas.field("Only these layers; all if left out.", default=(), most=200)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +81,7 @@ class Compare:
 class Aggregate:
     """Arguments of aggregate."""
 
-    kind: Literal["run", "example", "hypothesis", "prediction", "note", "finding"] = schemas.field(
+    kind: Literal["run", "sweep", "example", "hypothesis", "prediction", "note", "finding"] = schemas.field(
         "What to look through.", default="run"
     )
     where: tuple[str, ...] = schemas.field(
@@ -82,13 +117,17 @@ class RegisterPrediction:
     """Arguments of register_prediction."""
 
     hypothesis: str = schemas.field("Id of the hypothesis it follows from.", most=20)
-    corruption: str = schemas.field("What will be done to the model.", least=1, most=400)
+    corruption: str = schemas.field("What will be done to the model.", least=1, most=1200)
     measure: Literal["kept", "loss_delta"] = schemas.field(
         "kept: share of the solved examples still solved, 0 to 1. loss_delta: change of the answer's loss, nats per token.",
         default="kept",
     )
     relation: Literal["below", "above"] = schemas.field("On which side of the value the result will be.")
     value: float = schemas.field("The bound.", least=-1000, most=1000)
+    controls: Literal["random", "alike"] = schemas.field(
+        "random: other layers. alike: of one skipped layer, the layers nearest to it in norm and block influence.",
+        default="random",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +157,23 @@ _ALL = (
         "Corrupt the model and measure it on the task. Costs one experiment of the budget. With `prediction` it tests that "
         "prediction on held-out examples; with `control` as well, it measures a random control for it.",
         RunExperiment,
+    ),
+    Tool(
+        "sweep",
+        "Take away every layer (or attention, MLP, head) by itself and measure: one experiment of the budget. Says which do "
+        "most harm, and which layers do more than their norm and block influence explain (odd). A good first step.",
+        Sweep,
+    ),
+    Tool(
+        "patch_pairs",
+        "Activation patching between minimal pairs: which component, at the changed and at the final token, brings the "
+        "other prompt's answer about; with a control. One experiment.",
+        PatchPairs,
+    ),
+    Tool(
+        "probe",
+        "Linear probes on the stream after each layer, against shuffled labels, majority and the words. One experiment.",
+        Probe,
     ),
     Tool("compare", "Compare two runs example by example: mean difference, interval, p-value. Free.", Compare),
     Tool("aggregate", "Filter, group and average what is in the log. Free.", Aggregate),

@@ -177,7 +177,7 @@ def _layer(base: sweeping.Base, layer: int, usual: Tensor, generator: torch.Gene
         maps = (fit(source, target, strength), None, fit(source, mixed, strength))
         found.append(_judged(base, layer, usual, held, maps))
     clusters, *columns = (np.concatenate(column) for column in zip(*found, strict=True))
-    kls = [lab_rows.mean(one, clusters) for one in columns[:3]]
+    kls = [lab_rows.mean(one, clusters, limits=lab_rows.NO_LESS) for one in columns[:3]]
     return Layer(layer, *kls, *(lab_rows.mean(one, clusters, rate=True) for one in columns[3:]))
 
 

@@ -5,7 +5,8 @@
 Single runs fixate early; several of them disagree where one was lucky. The rule:
 
 1. Only inquiries about the same model and task that have ended are combined, replays left out: each has one vote.
-2. A claim is a corruption, a measure, a side and a bound: what a supported or refuted hypothesis predicted.
+2. A claim is a corruption, a measure, a side and a bound: what a supported or refuted hypothesis predicted. That a layer
+   does more than its size explains is one claim, whatever the bound came to.
 3. A claim stands if more than half of all votes support it. It falls if more than half refute it. Otherwise it is open:
    an inquiry that never asked counts as silent, not as a yes.
 4. A layer counts as needed if more than half of the votes support a breaking set that it is part of.
@@ -89,10 +90,7 @@ def combine(chosen: Sequence[inquiries.Inquiry]) -> Verdict:
     needed: dict[int, set[str]] = {}
     for one in votes:
         for finding, prediction in _findings(one):
-            key = (
-                prediction["corruption"],
-                f"{prediction['measure']} {prediction['relation']} {prediction['value']:g}",
-            )
+            key = (prediction["corruption"], _expected(prediction))
             said.setdefault(key, {"supported": [], "refuted": []})[finding["status"]].append(one.id)
             if finding["status"] == "supported" and prediction["relation"] == "below":
                 for layer in skipped(_run_of(one, finding, prediction), one.settings.n_layers):
@@ -101,6 +99,12 @@ def combine(chosen: Sequence[inquiries.Inquiry]) -> Verdict:
     ((model, task),) = about
     layers = tuple(sorted(layer for layer, ids in needed.items() if 2 * len(ids) > len(votes)))
     return Verdict(model, task, tuple(one.id for one in votes), claims, layers)
+
+
+def _expected(prediction: log.Entry) -> str:
+    """What was predicted; a bound that each inquiry works out for itself from sizes is one and the same claim."""
+    said = f"{prediction['measure']} {prediction['relation']}"
+    return f"{said} what its size explains" if prediction["controls"] == "alike" else f"{said} {prediction['value']:g}"
 
 
 def _findings(one: inquiries.Inquiry) -> list[tuple[log.Entry, log.Entry]]:

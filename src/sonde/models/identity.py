@@ -39,6 +39,8 @@ WORDS = {
     "network": "its config, modules or hooks are others",
     "tokenizer": "its tokenizer or chat template is another",
 }
+#: What `Model.options` can hold.
+OPTIONS = frozenset({"kv_budget", "max_batch"})
 _VOLATILE = {"_name_or_path", "_model_name_or_path", "transformers_version", "dtype", "torch_dtype"}
 #: Where a module was loaded from, what its last call left behind, and what is looked at otherwise.
 _NO_SETTINGS = {"name_or_path", "max_seq_len_cached", "forward"}
@@ -92,15 +94,22 @@ def rebuilt(recorded: Mapping[str, Any]) -> models_model.Model:
     Raises:
         ModelError: It was not loaded from anywhere, it is not to be had, or what is there now is another model.
     """
-    name = recorded["name"]
-    source = recorded.get("source", name)
+    name = recorded.get("name")
+    source, options = recorded.get("source", name), recorded.get("options", {})
+    texts = [name, *(recorded[key] for key in ("device", "dtype") if key in recorded)]
+    if not all(isinstance(text, str) for text in texts) or not isinstance(source, str | None):
+        raise errors.ModelError("the record does not say which model it is of: give the model itself")
+    if not isinstance(options, Mapping) or not options.keys() <= OPTIONS:
+        raise errors.ModelError(
+            f"the record of {name!r} has options that no model has ({options!r:.100}): give the model itself"
+        )
     if source is None:
         raise errors.ModelError(
             f"{name!r} was made from an object and cannot be loaded again: give the model, or save it to a folder (network "
             "and tokenizer) and load that"
         )
     placed = {key: recorded[key] for key in ("device", "dtype") if key in recorded}
-    model = loading.load(source, name=name, **placed, **recorded.get("options", {}))
+    model = loading.load(source, name=name, **placed, **options)
     different = differences(recorded, of(model))
     if different:
         model.close()

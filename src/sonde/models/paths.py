@@ -175,7 +175,9 @@ class _Path:
         if tap.site.kind == "attn.hook_z":
             change = edits.apply(self._patch, tap.site, heads, frame) - heads
             return torch.einsum("bphd,hdm->bpm", change, weight)
-        value = torch.einsum("bphd,hdm->bphm", heads, weight)
+        value = self.wiring.results.get(tap.site.layer)  # as interventions left it
+        if value is None:
+            value = torch.einsum("bphd,hdm->bphm", heads, weight)
         return (edits.apply(self._patch, tap.site, value, frame) - value).sum(dim=2)
 
     def _on_post_norm(self, module: nn.Module, args: Any, output: Tensor) -> None:

@@ -64,6 +64,8 @@ class Wiring:
         self.frame: frames.Frame | None = None
         self._handles: list[torch_hooks.RemovableHandle] = []
         self._paths: list[edits.Edit] = []
+        #: What each head wrote in the forward pass under way, by layer, where paths may begin there.
+        self.results: dict[int | None, Tensor] = {}
         self._edits: dict[str, list[edits.Edit]] = {}
         for edit in bound:
             if isinstance(edit.spec, interventions.PathPatch):
@@ -117,6 +119,7 @@ class Wiring:
                 config._attn_implementation = own
             attention.set_current(outer)
             self.frame = None
+            self.results.clear()
 
     @property
     def here(self) -> frames.Frame | None:
@@ -199,6 +202,8 @@ class Wiring:
         heads = args[0].unflatten(-1, (n_heads, -1))
         value = torch.einsum("bphd,hdm->bphm", heads, model_taps.output_weight(module, n_heads))
         new = self.visit(tap.site, value)
+        if self._paths:
+            self.results[tap.site.layer] = new
         return None if new is value else output + (new - value).sum(dim=2)
 
     def _through(self, tap: model_taps.Tap, whole: Tensor) -> Tensor:

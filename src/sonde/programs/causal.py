@@ -10,13 +10,17 @@
    (`analysis.tracing.sweeps`). If the answer becomes the counterfactual's, that activation carried the value.
 3. Do the same with the controls, in which only a constant off the chain differs.
 
+The component `knockout` patches nothing: it forbids attention between tokens of the clean run (`analysis.tracing.knockout`).
+
 Costs what `CausalTracer.estimate` says. To keep what is traced on disk use `causal_runner`.
 """
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from sonde.core import errors
 from sonde.programs import causal_asking, causal_pairs, causal_settings, causal_traces, prompts
 
 Program = causal_asking.Program
@@ -49,6 +53,10 @@ class CausalTracer:
         """Patches what each MLP writes."""
         return self.trace(self.prepare(programs), "mlp", on_progress=on_progress)
 
+    def trace_knockout(self, programs: Sequence[Program], *, on_progress: Tell | None = None) -> causal_traces.Trace:
+        """Forbids attention from each role of the chain at each before it, in the clean programs; nothing is patched."""
+        return self.trace(self.prepare(programs), "knockout", on_progress=on_progress)
+
     def prepare(
         self, programs: Sequence[Program], *, tell: Tell = lambda doing, done, of: None
     ) -> causal_asking.Prepared:
@@ -72,14 +80,14 @@ class CausalTracer:
             RequestError: The component, or a layer, is unknown.
         """
         (name,) = causal_settings.components(component)
-        sweep, controls = (
-            self.sweep(part, name, on_progress=on_progress) for part in (prepared.tasks, prepared.controls)
-        )
+        self.check([name])
+        controls = () if name == causal_settings.KNOCKOUT else prepared.controls
+        both = (self.sweep(part, name, on_progress=on_progress) for part in (prepared.tasks, controls))
+        sweep, control_sweep = both
         example = None
-        if name != "attention_heads":
+        if name not in causal_settings.WITHOUT_EXAMPLE:
             example = self.sweep(prepared.tasks[:1], name, everywhere=True, on_progress=on_progress)
-        roles = causal_traces.chosen(self.settings.roles, prepared.tasks)
-        return causal_traces.Trace(name, prepared.tasks, prepared.controls, sweep, controls, example, roles)
+        return causal_traces.Trace(name, prepared.tasks, controls, sweep, control_sweep, example, self.settings)
 
     def sweep(
         self,
@@ -99,9 +107,16 @@ class CausalTracer:
         """
         if not tasks:
             return None
+        if component == causal_settings.KNOCKOUT:
+            return self._cut(tasks, on_progress)
         wide = everywhere or self.settings.positions == "all"
         at = None if wide else [causal_traces.places(one, self.settings.roles) for one in tasks]
-        return self._swept(tasks, component, at, on_progress)
+        together = self.settings.together if not everywhere else None
+        groups = None
+        if together:
+            found = [causal_traces.group(one, together) for one in tasks]
+            groups = [[one] if one else [] for one in found]
+        return self._swept(tasks, component, at, on_progress, groups)
 
     def estimate(self, prepared: causal_asking.Prepared, component: causal_settings.Component) -> float:
         """Seconds that tracing a component will take at most, from the time of one token in one pair.
@@ -109,6 +124,10 @@ class CausalTracer:
         The root's token is timed: the later a token stands, the less of the prompt has to be run again.
         """
         first, every = prepared.tasks[0], (*prepared.tasks, *prepared.controls)
+        if component == causal_settings.KNOCKOUT:
+            begun = time.monotonic()
+            self._cut([first], None)
+            return (time.monotonic() - begun) * len(prepared.tasks)
         root = first.roles["rhs_1"][-1]
         both = self._seconds(first, component, []), self._seconds(first, component, [root])
         start, each = both[0], max(both[1] - both[0], 0.0)
@@ -118,9 +137,22 @@ class CausalTracer:
         count = sum(len(causal_traces.places(one, self.settings.roles)) for one in every)
         return start * (len(every) + 1) + each * (count + (0 if component == "attention_heads" else everywhere))
 
-    def check_layers(self, component: causal_settings.Component) -> None:
-        """Refuses layers that the model does not have."""
-        causal_settings.check_layers(self.settings.layers, component, self.model.cfg.n_layers)
+    def check(self, components: Sequence[causal_settings.Component]) -> None:
+        """Refuses layers that the model does not have in any of the components, and knockouts by nnsight.
+
+        Raises:
+            RequestError: There is such a layer or component.
+        """
+        causal_settings.check_layers(self.settings.layers, components, self.model.cfg.n_layers)
+        if causal_settings.KNOCKOUT in components and self.settings.backend != "sonde":
+            raise errors.RequestError(f"knockouts run with backend='sonde' only, got {self.settings.backend!r}")
+
+    def told(self, task: causal_pairs.Task, component: causal_settings.Component) -> dict[str, Any]:
+        """What the columns of a pair's grid are, where they are not tokens, as JSON data."""
+        if component == causal_settings.KNOCKOUT:
+            return {"routes": list(causal_traces.routes(task, self.settings.roles))}
+        together = self.settings.together
+        return {"together": list(causal_traces.group(task, together))} if together else {}
 
     def _seconds(self, task: causal_pairs.Task, component: causal_settings.Component, positions: list[int]) -> float:
         start = time.monotonic()
@@ -133,11 +165,32 @@ class CausalTracer:
         component: causal_settings.Component,
         positions: Any,
         on_progress: Tell | None,
+        together: Any = None,
     ) -> Any:
         from sonde.analysis.tracing import sweeps
 
-        self.check_layers(component)
-        chosen: Any = {"layers": self.settings.layers, "positions": positions, "backend": self.settings.backend}
+        chosen: Any = {"layers": self._layers(component), "positions": positions, "together": together}
         pairs = [one.trace_pair() for one in tasks]
-        settings = sweeps.Settings(**chosen)
-        return sweeps.sweep(self.model, pairs, component, settings=settings, on_progress=on_progress)
+        settings = sweeps.Settings(**chosen, backend=self.settings.backend)  # type: ignore[arg-type]
+        return sweeps.sweep(self.model, pairs, component, settings=settings, on_progress=on_progress)  # type: ignore[arg-type]
+
+    def _cut(self, tasks: Sequence[causal_pairs.Task], on_progress: Tell | None) -> Any:
+        """Knockouts of all routes; in each grid columns count the routes of its own pair."""
+        from sonde.analysis.tracing import knockout
+
+        routes = [causal_traces.routes(one, self.settings.roles) for one in tasks]
+        if not all(routes):
+            raise errors.RequestError(
+                f"a knockout forbids attention between two roles of the chain, and roles={self.settings.roles} leaves none: "
+                "name two or more, or none for all"
+            )
+        chosen = knockout.Settings(layers=self._layers(causal_settings.KNOCKOUT), window=self.settings.window)
+        pairs = [one.trace_pair() for one in tasks]
+        found = knockout.sweep(self.model, pairs, routes, settings=chosen, on_progress=on_progress).sweep
+        grids = [dataclasses.replace(one, positions=tuple(range(len(one.positions)))) for one in found.grids]
+        return dataclasses.replace(found, grids=grids)
+
+    def _layers(self, component: causal_settings.Component) -> list[int] | None:
+        """The layers that were asked for and that the component has."""
+        many = causal_settings.layers_of(component, self.model.cfg.n_layers)
+        return None if self.settings.layers is None else [one for one in self.settings.layers if one < many]

@@ -37,6 +37,8 @@ from sonde.programs import (
 Program = str | tuple[Any, ...] | counterfactuals.Pair
 Tell = Callable[[str, int, int], Any]
 BATCH = 16
+EARLY = "its root stands on line 1 or 2"
+ANY_ROOT = "systematic=False, on the command line --any-root"
 _WRONG = {
     "clean": "the model answers the clean program wrongly",
     "root": "the model answers the counterfactual program wrongly",
@@ -109,6 +111,11 @@ class Prepared:
         """How many were dropped for each reason, the most frequent first."""
         return dict(collections.Counter(one.reason for one in self.dropped if one.kind == kind).most_common())
 
+    def repeated(self) -> dict[str, int]:
+        """In how many pairs the answer is also a constant off the chain, and the other answer one of the program."""
+        answers = sum(one.answer_repeats for one in self.tasks)
+        return {"answer": answers, "counterfactual_answer": sum(one.counterfactual_repeats for one in self.tasks)}
+
 
 def drawn(lines: int, hops: int, count: int, *, seed: int = 0, systematic: bool = True) -> list[binding.Labelled]:
     """Draws programs to trace: root lines in turn, each program from a seed of its own.
@@ -128,7 +135,7 @@ def drawn(lines: int, hops: int, count: int, *, seed: int = 0, systematic: bool 
         least = hops + (2 if systematic else 0)
         raise errors.RequestError(
             f"no program of {lines} lines with {hops} hops has its root after line {2 if systematic else 0}: ask for at least 1 "
-            f"hop and at least {max(least, 1)} lines" + (", or allow any root line" if systematic else "")
+            f"hop and at least {max(least, 1)} lines" + (f", or allow any root line ({ANY_ROOT})" if systematic else "")
         )
     made = [(roots[index % len(roots)], np.random.default_rng([seed, index])) for index in range(count)]
     return [binding.program(lines, rng, hops=hops, root_line=root) for root, rng in made]
@@ -156,7 +163,7 @@ def prepare(
         raise errors.RequestError("give a list of one or more programs to trace")
     maker = causal_pairs.PairMaker(model.tokenizer, template=settings.template, seed=settings.seed)
     made, dropped = _made(maker, programs, settings)
-    causal_traces.check_roles(settings.roles, made)
+    causal_traces.check_roles(settings, made)
     right, wrong = asked(model, made, tell=functools.partial(tell, "asking pairs"))
     ability = _ability(made, right, wrong)
     if settings.only_right:
@@ -212,7 +219,7 @@ def _made(
         text = given if isinstance(given, str) else given.clean
         chain = _numbered(index, lambda text=text: chains.VariableChain.of(text))
         if settings.systematic and not chain.is_systematic:
-            early.append(causal_pairs.Dropped(index, "root", "its root stands on line 1 or 2"))
+            early.append(causal_pairs.Dropped(index, "root", EARLY))
         else:
             later.append((index, (index, given)))
     made, dropped = _sorted_out(lambda one: maker.root(*one), later, "root")
@@ -283,8 +290,9 @@ def _cannot(
 ) -> errors.RequestError:
     why = collections.Counter(one.reason for one in dropped).most_common()
     told = "; ".join(f"{count}: {reason}" for reason, count in why)
+    early = f"Programs with the root on line 1 or 2 are traced with {ANY_ROOT}. " if EARLY in dict(why) else ""
     return errors.RequestError(
         f"{name} answers {ability.both} of {given} pairs right both ways, and tracing needs "
-        f"min_pairs={settings.min_pairs}. It got {ability}. Left out: {told or 'none'}. What a model cannot do cannot be "
+        f"min_pairs={settings.min_pairs}. It got {ability}. Left out: {told or 'none'}. {early}What a model cannot do cannot be "
         "traced: ask for fewer hops, shorter or more programs, another prompt template, or another model"
     )

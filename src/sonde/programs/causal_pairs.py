@@ -4,25 +4,30 @@
     task = maker.root(0, program)         # the query's constant changed
     control = maker.control(task)         # a constant off the query's chain changed
 
-1. Make the counterfactual of the program (`counterfactuals`), with as many tokens.
+1. Make the counterfactual of the program (`counterfactuals`), with as many tokens and a constant that is new to it.
 2. Write the answer behind the prompt and encode both together. The first token that reaches into the answer is the
    answer's token, and what stands before it is the prompt: so ` 4` as one token, `4` after a space, and the first of
    several digits all come out as the model would write them.
 3. Find the roles by characters (`tokens`), and check that they stand inside that prompt.
 
-A pair whose two answers begin with the same token cannot be told apart there: it is dropped, with its reason. Costs a
-few encodings a program.
+The answer is judged by its first token, so the new constant is drawn until it begins as no constant of the program does.
+Where none is left, and where the two answers of a given pair begin alike, the program is dropped, with its reason. Costs
+a few encodings a program.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from sonde.core import errors
 from sonde.programs import chains, counterfactuals, interpreter, prompts, tokens
 
 CHANGED = "changed_constant"
-TRIES = 8
+TAKEN = "every constant of as many digits stands in the program already"
+ALIKE = "every other constant begins as one of the program does"
+NO_OTHER = "no other constant gives as many tokens"
 
 
 class Unusable(Exception):  # noqa: N818  # no failure: the reason why one program is left out
@@ -72,6 +77,17 @@ class Task:
         """The tokens that a model which can do the task gives for the two prompts."""
         return self.answer, self.counterfactual_answer if self.kind == "root" else self.answer
 
+    @property
+    def answer_repeats(self) -> bool:
+        """Whether a constant off the query's chain is the clean answer too."""
+        chain = chains.VariableChain.of(self.pair.clean)
+        return self.pair.clean_answer in {int(one.right) for one in chain.distractors if one.is_constant}
+
+    @property
+    def counterfactual_repeats(self) -> bool:
+        """Whether the other answer stands in the clean program: never in pairs made here, perhaps in given ones."""
+        return self.pair.counterfactual_answer in chains.VariableChain.of(self.pair.clean).constants
+
     def trace_pair(self) -> Any:
         """The pair as `analysis.tracing` takes it."""
         from sonde.analysis.tracing import pairs
@@ -86,7 +102,8 @@ class PairMaker:
     def __init__(self, tokenizer: Any, *, template: str = prompts.MINIMAL, seed: int = 0) -> None:
         """Takes the model's tokenizer, the prompt, and the seed that fixes which constant becomes which."""
         prompts.check(template)
-        self.analyzer, self.template, self.seed = tokens.TokenAnalyzer(tokenizer), template, seed
+        self.analyzer, self.template = tokens.TokenAnalyzer(tokenizer), template
+        self._generator = counterfactuals.CounterfactualGenerator(seed=seed, tokenizer=tokenizer, template=template)
 
     def root(self, index: int, given: str | counterfactuals.Pair) -> Task:
         """Makes the pair in which the query's constant differs; one that is given is taken as it is.
@@ -98,10 +115,20 @@ class PairMaker:
         if isinstance(given, counterfactuals.Pair):
             return self._given(index, given)
         self._roles(given)  # a program or tokenizer that is no good is an error before anything is drawn
+        begins, rejected = self._begins(given), False
+
+        def is_new(pair: counterfactuals.Pair) -> bool:
+            nonlocal rejected
+            new = self._prompt(pair.counterfactual, pair.counterfactual_answer)[1] not in begins
+            rejected = rejected or not new
+            return new
+
         try:
-            pair = self._generator(0).root(given)
+            pair = self._generator.root(given, accepts=is_new)
         except errors.RequestError as error:
-            raise Unusable("no other constant gives as many tokens") from error
+            chain = chains.VariableChain.of(given)
+            free = counterfactuals.fresh(chain, chain.root.right, np.random.default_rng(0))
+            raise Unusable(ALIKE if rejected else NO_OTHER if free else TAKEN) from error
         return self._root_task(index, pair)
 
     def control(self, task: Task) -> Task:
@@ -110,21 +137,18 @@ class PairMaker:
         Raises:
             Unusable: There is no such constant.
         """
-        for attempt in range(TRIES):
-            try:
-                pair = self._generator(attempt).distractor(task.pair.clean)
-            except errors.RequestError as error:
-                raise Unusable("no constant off the chain can be changed") from error
-            made = self._control_task(task, pair)
-            if made is not None:
-                return made
-        raise Unusable("every other constant off the chain begins as the answer does")
+        begins = self._begins(task.pair.clean)
 
-    def _generator(self, attempt: int) -> counterfactuals.CounterfactualGenerator:
-        seed = self.seed + 1_000_003 * attempt
-        return counterfactuals.CounterfactualGenerator(
-            seed=seed, tokenizer=self.analyzer.tokenizer, template=self.template
-        )
+        def is_new(pair: counterfactuals.Pair) -> bool:
+            made = self._control_task(task, pair)
+            return made is not None and made.counterfactual_answer not in begins
+
+        try:
+            made = self._control_task(task, self._generator.distractor(task.pair.clean, accepts=is_new))
+        except errors.RequestError as error:
+            raise Unusable("no constant off the chain can be changed") from error
+        assert made is not None
+        return made
 
     def _given(self, index: int, pair: counterfactuals.Pair) -> Task:
         answers = [int(interpreter.answer(one)) for one in (pair.clean, pair.counterfactual)]
@@ -154,17 +178,21 @@ class PairMaker:
         return Task(index, pair, clean, other, answer, other_answer, roles, labels)
 
     def _control_task(self, task: Task, pair: counterfactuals.Pair) -> Task | None:
-        """The control, or None if its constant begins as the answer does."""
+        """The control, or None if its tokens do not correspond."""
         other, _ = self._prompt(pair.counterfactual, pair.clean_answer)
         changed = next(one for one in chains.VariableChain.of(pair.counterfactual).distractors if one.line == pair.line)
         same, token = self._prompt(pair.clean, int(changed.right))
-        if token == task.answer or same != task.clean or len(other) != len(task.clean):
+        if same != task.clean or len(other) != len(task.clean):
             return None
         found, start = self._roles(pair.clean), self.template.index(prompts.PLACE)
         place = (start + changed.start, start + changed.end)
         at = tuple(p for p, (a, b) in enumerate(found.offsets) if a < place[1] and place[0] < b)
         roles = {**task.roles, CHANGED: at}
         return Task(task.index, pair, task.clean, other, task.answer, token, roles, task.labels)
+
+    def _begins(self, program: str) -> frozenset[int]:
+        """The first tokens of all constants of the program, as answers."""
+        return frozenset(self._prompt(program, value)[1] for value in chains.VariableChain.of(program).constants)
 
     def _prompt(self, program: str, answer: int) -> tuple[tuple[int, ...], int]:
         """The tokens before the answer, and the answer's first token."""

@@ -61,6 +61,7 @@ class InterventionResult:
         return {
             "model_id": self.model_id,
             "ability": self.prepared.ability.to_json(),
+            "repeated": self.prepared.repeated(),
             "dropped": self.prepared.reasons("root"),
             "dropped_controls": self.prepared.reasons("distractor"),
             "components": {name: trace.to_json() for name, trace in self.traces.items()},
@@ -103,7 +104,7 @@ class CausalExperimentRunner:
         Args:
             model_id: A zoo name, a folder, a GGUF file, a hub id, or a loaded `sonde.Model`.
             programs: Texts, (text, answer), (text, answer, metadata), or Pairs.
-            intervention_type: `residual_stream`, `attention_heads`, `attention`, `mlp`, or several of them.
+            intervention_type: `residual_stream`, `attention_heads`, `attention`, `mlp`, `knockout`, or several of them.
             folder: Where to keep it; an experiment that is there is taken up. A new one if left out.
             tell: Told what is being done, how much, and of how much.
 
@@ -114,8 +115,7 @@ class CausalExperimentRunner:
         wanted = causal_settings.components(intervention_type)
         with opened(model_id) as model:
             tracer = causal.CausalTracer(model, **self.settings.to_json())
-            for component in wanted:
-                tracer.check_layers(component)
+            tracer.check(wanted)
             prepared = tracer.prepare(programs, tell=tell)
             return self.run_prepared(tracer, prepared, wanted, folder=folder, tell=tell)
 
@@ -129,6 +129,7 @@ class CausalExperimentRunner:
         tell: causal.Tell = lambda doing, done, of: None,
     ) -> InterventionResult:
         """Runs an experiment whose pairs are made and asked already."""
+        tracer.check(components)
         where = Path(folder) if folder is not None else new_folder(self.output_dir)
         works = [work for name in components for work in _works(tracer, prepared, name)]
         kept = results.Kept(where, _told(tracer, prepared, components))
@@ -192,9 +193,9 @@ def _works(
     """All that is to be patched in one component, in a fixed order: the example first, then pairs, then controls."""
     size = 16 if sum(one.numel() for one in tracer.model.hf.parameters()) < SMALL_MODEL else 2
     works = []
-    if component != "attention_heads" and tracer.settings.positions != "all":
+    if component not in causal_settings.WITHOUT_EXAMPLE and tracer.settings.positions != "all":
         works.append(_Work(component, prepared.tasks[:1], everywhere=True))
-    for tasks in (prepared.tasks, prepared.controls):
+    for tasks in (prepared.tasks, () if component == causal_settings.KNOCKOUT else prepared.controls):
         works += [_Work(component, tasks[at : at + size]) for at in range(0, len(tasks), size)]
     return works
 
@@ -212,15 +213,22 @@ def _run(
                 causal_traces.row_of(*one)
                 for one in zip(work.tasks, [sweep] * len(work.tasks), sweep.grids, strict=True)
             ]
-            done.append(kept.add([{**row, "all_tokens": work.everywhere} for row in rows]))
-        elif [row["program"] for row in done[at]] != [task.pair.clean for task in work.tasks]:
+            told = [{} if work.everywhere else tracer.told(task, work.component) for task in work.tasks]
+            rows = [{**row, "all_tokens": work.everywhere, **more} for row, more in zip(rows, told, strict=True)]
+            done.append(kept.add(rows))
+        elif [_pair(row) for row in done[at]] != [(one.pair.clean, one.pair.counterfactual) for one in work.tasks]:
             raise errors.RequestError(
-                f"{kept.folder} was begun with other pairs: the model answered other programs right then; trace into a "
-                "new folder"
+                f"{kept.folder} was begun with other pairs: the model answered other programs right then, or their "
+                "counterfactuals were drawn otherwise; trace into a new folder"
             )
         finished = sum(len(one.tasks) for one in works[: at + 1] if one.component == work.component)
         tell(work.component, finished, sum(len(one.tasks) for one in of))
     return done
+
+
+def _pair(row: results.Row) -> tuple[str, str]:
+    """Both programs of a row."""
+    return row["program"], row["counterfactual_program"]
 
 
 def _trace(
@@ -237,10 +245,10 @@ def _trace(
     sweep, controls = (causal_traces.joined(parts[kind]) for kind in ("root", "distractor"))
     assert sweep is not None
     example = causal_traces.joined(parts["example"])
-    if example is None and component != "attention_heads":
+    if example is None and component not in causal_settings.WITHOUT_EXAMPLE:
         example = sweep.select([0])
-    roles = causal_traces.chosen(tracer.settings.roles, prepared.tasks)
-    return causal_traces.Trace(component, prepared.tasks, prepared.controls, sweep, controls, example, roles)
+    tried = () if component == causal_settings.KNOCKOUT else prepared.controls
+    return causal_traces.Trace(component, prepared.tasks, tried, sweep, controls, example, tracer.settings)
 
 
 def _told(

@@ -5,13 +5,15 @@ Costs nothing. Everything that fixes a result is in `to_json`, which an output f
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sonde.core import errors
 from sonde.programs import prompts
 
-Component = Literal["residual_stream", "attention_heads", "attention", "mlp"]
-COMPONENTS: tuple[Component, ...] = ("residual_stream", "attention_heads", "attention", "mlp")
+Component = Literal["residual_stream", "attention_heads", "attention", "mlp", "knockout"]
+COMPONENTS: tuple[Component, ...] = get_args(Component)
+KNOCKOUT: Component = "knockout"
+WITHOUT_EXAMPLE: tuple[Component, ...] = ("attention_heads", KNOCKOUT)
 BACKENDS = ("sonde", "nnsight")
 
 
@@ -29,7 +31,9 @@ class TraceSettings:
         seed: Fixes the counterfactuals.
         positions: Trace the last token of each role, or all tokens.
         roles: Only these roles; None for all.
+        together: Roles whose tokens are also patched in one run; `rhs` stands for all right-hand sides of the chain.
         layers: Only these layers; None for all.
+        window: In knockouts, how many layers from each on are cut together.
         backend: What runs the model: `sonde`, which is fast, or `nnsight`, to check it.
     """
 
@@ -41,22 +45,26 @@ class TraceSettings:
     seed: int = 0
     positions: str = "roles"
     roles: Sequence[str] | None = None
+    together: Sequence[str] | None = None
     layers: Sequence[int] | None = None
+    window: int = 1
     backend: str = "sonde"
 
     def __post_init__(self) -> None:
         """Refuses what cannot run."""
         prompts.check(self.template)
-        for name in ("roles", "layers"):
+        for name in ("roles", "together", "layers"):
             given = getattr(self, name)
             if given is not None:
-                object.__setattr__(self, name, tuple(given))
+                object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
         checks = (
             ("min_pairs", self.min_pairs >= 1, "at least 1"),
             ("seed", self.seed >= 0, "0 or more"),
             ("positions", self.positions in ("roles", "all"), "'roles' or 'all'"),
             ("backend", self.backend in BACKENDS, " or ".join(map(repr, BACKENDS))),
             ("roles", self.roles is None or len(self.roles) > 0, "one or more roles"),
+            ("together", self.together is None or len(self.together) > 0, "one or more roles"),
+            ("window", self.window >= 1, "at least 1"),
             ("layers", self.layers is None or len(self.layers) > 0, "one or more layers"),
         )
         for name, good, expected in checks:
@@ -101,9 +109,24 @@ def components(given: str | Sequence[str]) -> tuple[Component, ...]:
     return tuple(one for one in COMPONENTS if one in names)
 
 
-def check_layers(layers: Sequence[int] | None, component: Component, n_layers: int) -> None:
-    """Refuses layers that the model does not have; the residual stream has one more, after the last layer."""
-    last = n_layers if component == "residual_stream" else n_layers - 1
-    wrong = [layer for layer in layers or () if not 0 <= layer <= last]
-    if wrong:
-        raise errors.RequestError(f"no layer {wrong[0]} to trace {component} at: this model has layers 0 to {last}")
+def layers_of(component: Component, n_layers: int) -> int:
+    """How many layers a component can be traced at; the residual stream has one more, after the last layer."""
+    return n_layers + (component == "residual_stream")
+
+
+def check_layers(layers: Sequence[int] | None, chosen: Sequence[Component], n_layers: int) -> None:
+    """Refuses layers that none of the components has, and a component that has none of the layers.
+
+    Raises:
+        RequestError: There is such a layer or component.
+    """
+    if layers is None:
+        return
+    most = max(layers_of(one, n_layers) for one in chosen)
+    wrong = [layer for layer in layers if not 0 <= layer < most]
+    empty = [one for one in chosen if not any(0 <= layer < layers_of(one, n_layers) for layer in layers)]
+    if wrong or empty:
+        raise errors.RequestError(
+            f"no layer {(wrong or layers)[0]} to trace {(empty or list(chosen))[0]} at: this model has layers 0 to {n_layers - 1}, and "
+            f"in residual_stream {n_layers}, the stream after the last"
+        )

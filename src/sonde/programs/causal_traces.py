@@ -5,7 +5,8 @@
     trace.by_role("success", control=True)    # the same where only a constant off the chain was changed
 
 Programs differ in length and tokens, so averages go by role and never by position; a role of several tokens is read
-at its last. Costs one pass over the grids.
+at its last. Roles that are patched together have a row of their own, and in knockouts rows are routes: from which role
+attention at which is forbidden. Costs one pass over the grids.
 """
 
 import dataclasses
@@ -16,10 +17,12 @@ import numpy as np
 
 from sonde.analysis.tracing import grids, metrics
 from sonde.core import errors
-from sonde.programs import causal_pairs, tokens
+from sonde.programs import causal_pairs, causal_settings, tokens
 
 METRICS: tuple[str, ...] = ("success", "recovery", "normalised_logit_difference")
 CONTROL_METRICS: tuple[str, ...] = ("success", "changed")  # the others divide by an effect controls lack
+KNOCKOUT_METRICS: tuple[str, ...] = ("changed", "recovery")
+RHS = "rhs"
 DECIMALS = 5
 
 
@@ -45,8 +48,8 @@ class Trace:
         controls: The control pairs.
         sweep: The patched runs of the pairs.
         control_sweep: Those of the controls; None without controls.
-        example: All tokens of the first pair; None for heads.
-        roles: The roles that were read, from the root to the final token.
+        example: All tokens of the first pair; None for heads and knockouts.
+        settings: How it was traced.
     """
 
     component: str
@@ -55,8 +58,23 @@ class Trace:
     sweep: grids.Sweep
     control_sweep: grids.Sweep | None
     example: grids.Sweep | None
-    roles: tuple[str, ...]
+    settings: causal_settings.TraceSettings
     _tables: dict[tuple[str, bool], metrics.RoleTable] = dataclasses.field(default_factory=dict, repr=False)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """What was read, from the root to the final token, then distractors, then roles patched together; or routes."""
+        if self.component == causal_settings.KNOCKOUT:
+            return tuple(dict.fromkeys(name for one in self.tasks for name in routes(one, self.settings.roles)))
+        joint = (joint_name(self.settings.together),) if self.settings.together else ()
+        return (*chosen(self.settings.roles, self.tasks), *joint)
+
+    def columns(self, task: causal_pairs.Task) -> dict[str, tuple[int, ...]]:
+        """Where in a pair's grid each role stands."""
+        if self.component == causal_settings.KNOCKOUT:
+            return {name: (index,) for index, name in enumerate(routes(task, self.settings.roles))}
+        together = self.settings.together
+        return dict(task.roles) | ({joint_name(together): (-1,)} if together else {})
 
     def by_role(self, metric: str = "success", *, control: bool = False) -> metrics.RoleTable:
         """A metric by role and layer (and head), with 95 % intervals over programs.
@@ -73,7 +91,8 @@ class Trace:
             raise errors.RequestError("nothing was traced as a control: trace with controls=True, and with distractors")
         if (metric, control) not in self._tables:
             names = (*self.roles, causal_pairs.CHANGED) if control else self.roles
-            roles = [{name: one.roles[name] for name in names if name in one.roles} for one in tasks]
+            known = [self.columns(one) for one in tasks]
+            roles = [{name: one[name] for name in names if name in one} for one in known]
             self._tables[metric, control] = metrics.by_role(sweep, roles, metric)
         return self._tables[metric, control]
 
@@ -99,7 +118,8 @@ class Trace:
         """All metrics by role and layer with their intervals and n, of pairs and controls, as JSON data."""
         told: dict[str, Any] = {"layers": list(self.sweep.layers), "heads": list(self.sweep.heads)}
         told |= {"pairs": len(self.tasks), "control_pairs": len(self.controls)}
-        told["by_role"] = {one: _table(self.by_role(one)) for one in METRICS}
+        shown = KNOCKOUT_METRICS if self.component == causal_settings.KNOCKOUT else METRICS
+        told["by_role"] = {one: _table(self.by_role(one)) for one in shown}
         if self.control_sweep is not None:
             told["control_by_role"] = {one: _table(self.by_role(one, control=True)) for one in CONTROL_METRICS}
         return told
@@ -156,14 +176,14 @@ def chosen(roles: Sequence[str] | None, tasks: Sequence[causal_pairs.Task]) -> t
     return tuple(role for role in order if role in known and (roles is None or role in roles))
 
 
-def check_roles(roles: Sequence[str] | None, tasks: Sequence[causal_pairs.Task]) -> None:
+def check_roles(settings: causal_settings.TraceSettings, tasks: Sequence[causal_pairs.Task]) -> None:
     """Refuses roles that no token has.
 
     Raises:
         RequestError: A role is unknown.
     """
     known = chosen(None, tasks)
-    for role in roles or ():
+    for role in (*(settings.roles or ()), *(one for one in settings.together or () if one != RHS)):
         if role not in known:
             raise errors.RequestError(
                 f"no token has the role {role!r}{errors.suggest(role, known)} Roles of these programs: {', '.join(known)}"
@@ -174,6 +194,33 @@ def places(task: causal_pairs.Task, roles: Sequence[str] | None) -> list[int]:
     """The positions to patch: the last token of each role."""
     wanted = [role for role in task.roles if roles is None or role in (*roles, causal_pairs.CHANGED)]
     return sorted({task.roles[role][-1] for role in wanted})
+
+
+def joint_name(together: Sequence[str]) -> str:
+    """What roles that are patched together are called."""
+    return f"{'+'.join(together)} together"
+
+
+def group(task: causal_pairs.Task, together: Sequence[str]) -> tuple[int, ...]:
+    """All tokens of some roles; those that a program lacks are left out."""
+    named = [role for role in task.roles if role in together or (RHS in together and role.startswith(f"{RHS}_"))]
+    return tuple(sorted({at for role in named for at in task.roles[role]}))
+
+
+def routes(task: causal_pairs.Task, roles: Sequence[str] | None) -> dict[str, Any]:
+    """Routes (`analysis.tracing.knockout`) from each role of the chain to each before it; and, as a control, to distractors."""
+    from sonde.analysis.tracing import knockout
+
+    off = (tokens.DISTRACTOR_CONSTANT, tokens.DISTRACTOR_REFERENCE)
+    known = chosen(roles, [task])
+    chain = [role for role in known if role not in off]
+    steps = [(later, earlier) for at, later in enumerate(chain) for earlier in chain[:at]]
+    steps += [(end, one) for end in (tokens.QUERY, tokens.FINAL) if end in chain for one in off if one in known]
+    return {
+        f"{later} -> {earlier}": knockout.Route(task.roles[later], task.roles[earlier])
+        for later, earlier in steps
+        if task.roles[later] != task.roles[earlier]
+    }
 
 
 def _table(found: metrics.RoleTable) -> dict[str, Any]:

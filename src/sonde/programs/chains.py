@@ -110,6 +110,11 @@ class VariableChain:
         return int(self.root.right)
 
     @property
+    def constants(self) -> frozenset[int]:
+        """The values of all constants of the program, the root's and those of distractors."""
+        return frozenset(int(one.right) for one in (*self.links, *self.distractors) if one.is_constant)
+
+    @property
     def is_systematic(self) -> bool:
         """Whether the constant stands after line 2, out of reach of the line-1 and line-2 heuristics."""
         return self.root_line > 2

@@ -4,14 +4,15 @@
     made.root(program)          # another root constant: the answer changes
     made.distractor(program)    # another constant off the query's chain: the answer stays
 
-Both programs of a pair have the same length in characters and, given a tokenizer, in tokens, so that positions
-correspond. What a seed draws for a program does not depend on the programs before it. Costs one encoding per
-candidate constant at most.
+The new constant occurs nowhere in the clean program: if another line had it too, an answer that follows that line would
+look as if it followed the patch. Both programs of a pair have the same length in characters and, given a tokenizer, in
+tokens, so that positions correspond. What a seed draws for a program does not depend on the programs before it. Costs one
+encoding per candidate constant at most.
 """
 
 import dataclasses
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -43,6 +44,9 @@ class Pair:
     line: int
 
 
+Accepts = Callable[[Pair], bool]
+
+
 class CounterfactualGenerator:
     """Makes pairs of binding programs."""
 
@@ -57,20 +61,29 @@ class CounterfactualGenerator:
         prompts.check(template)
         self.seed, self.tokenizer, self.template = seed, tokenizer, template
 
-    def root(self, program: str) -> Pair:
+    def root(self, program: str, *, accepts: Accepts = lambda pair: True) -> Pair:
         """Changes the constant that the query's chain ends in.
 
+        Args:
+            program: The program.
+            accepts: Which pairs will do; of the others the next is tried.
+
         Raises:
-            RequestError: It is no binding program, or no other constant has as many tokens.
+            RequestError: It is no binding program, or no constant that is new to it has as many digits and tokens.
         """
         chain = chains.VariableChain.of(program)
-        return self._pair("root", chain, [chain.root])
+        return self._pair("root", chain, [chain.root], accepts)
 
-    def distractor(self, program: str) -> Pair:
+    def distractor(self, program: str, *, accepts: Accepts = lambda pair: True) -> Pair:
         """Changes a constant, drawn by the seed, that the query's chain does not touch.
 
+        Args:
+            program: The program.
+            accepts: Which pairs will do; of the others the next is tried.
+
         Raises:
-            RequestError: It is no binding program, has no such constant, or no other has as many tokens.
+            RequestError: It is no binding program, has no such constant, or none that is new to it has as many digits and
+                tokens.
         """
         chain = chains.VariableChain.of(program)
         constants = [one for one in chain.distractors if one.is_constant]
@@ -79,26 +92,36 @@ class CounterfactualGenerator:
                 f"the program has no constant beside that of #{chain.query}:, so there is no control pair; take programs "
                 "with more lines"
             )
-        return self._pair("distractor", chain, constants)
+        return self._pair("distractor", chain, constants, accepts)
 
     def pairs(self, programs: Sequence[str], kind: Kind = "root") -> list[Pair]:
         """Makes a pair of each program."""
         return [self.root(one) if kind == "root" else self.distractor(one) for one in programs]
 
-    def _pair(self, kind: Kind, chain: chains.VariableChain, places: Sequence[chains.Assignment]) -> Pair:
-        """The first change, in random order of places and constants, that keeps the length."""
+    def _pair(
+        self, kind: Kind, chain: chains.VariableChain, places: Sequence[chains.Assignment], accepts: Accepts
+    ) -> Pair:
+        """The first change, in random order of places and constants, that keeps the length and is accepted."""
         clean = chain.program
         rng = np.random.default_rng([self.seed, zlib.crc32(clean.encode())])
-        expected = self._length(clean)
+        expected, answer = self._length(clean), int(interpreter.answer(clean))
         for at in [places[int(one)] for one in rng.permutation(len(places))]:
-            for constant in _others(at.right, rng):
+            for constant in fresh(chain, at.right, rng):
                 twin = clean[: at.start] + constant + clean[at.end :]
-                if self._length(twin) == expected:
-                    answers = [int(interpreter.answer(one)) for one in (clean, twin)]
-                    return Pair(kind, clean, twin, answers[0], answers[1], at.line)
+                if self._length(twin) != expected:
+                    continue
+                pair = Pair(kind, clean, twin, answer, int(interpreter.answer(twin)), at.line)
+                if accepts(pair):
+                    return pair
+        if not any(fresh(chain, one.right, rng) for one in places):
+            raise errors.RequestError(
+                f"every constant that could stand for {places[0].right!r} on line {places[0].line} occurs in the program "
+                "already, and an answer that follows another line would look like the twin's: use a program with fewer "
+                "different constants"
+            )
         raise errors.RequestError(
-            f"no other constant than {places[0].right!r} on line {places[0].line} gives a program of {expected} tokens: "
-            "positions of a pair must correspond; use another tokenizer or program"
+            f"no other constant than {places[0].right!r} on line {places[0].line} gives a program of {expected} tokens that "
+            "will do: positions of a pair must correspond; use another tokenizer or program"
         )
 
     def _length(self, program: str) -> int:
@@ -107,8 +130,11 @@ class CounterfactualGenerator:
         return len(self.tokenizer.encode(prompts.filled(self.template, program)))
 
 
-def _others(right: str, rng: np.random.Generator) -> list[str]:
-    """Other constants of as many digits and the same sign, in random order; at most a thousand."""
+def fresh(chain: chains.VariableChain, right: str, rng: np.random.Generator) -> list[str]:
+    """Constants of as many digits and the same sign that occur nowhere in the program, in random order.
+
+    At most a thousand; none if the program has them all, as ten different digits do.
+    """
     sign, digits = ("-", right[1:]) if right.startswith("-") else ("", right)
     if len(digits) <= 3:
         low = 0 if len(digits) == 1 and not sign else 10 ** (len(digits) - 1)
@@ -116,4 +142,4 @@ def _others(right: str, rng: np.random.Generator) -> list[str]:
     else:
         first, rest = rng.integers(1, 10, size=(1000, 1)), rng.integers(10, size=(1000, len(digits) - 1))
         drawn = ["".join(map(str, row)) for row in np.concatenate([first, rest], axis=1).tolist()]
-    return [sign + one for one in drawn if one != digits]
+    return [sign + one for one in drawn if int(sign + one) not in chain.constants]

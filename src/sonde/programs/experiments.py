@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sonde.core import errors
-from sonde.programs import generators, parsers, prompts
+from sonde.programs import generators, interpreter, parsers, prompts
 
 _NAME = re.compile(r"[\w.-]{1,80}", re.ASCII)
 
@@ -117,8 +117,10 @@ def quick_experiment(
 def items(config: ExperimentConfig) -> list[Item]:
     """Makes the programs: each from its own seed, so that one length or number more changes no other.
 
+    A label is checked by running the program; one of a language that the interpreter does not know is taken at its word.
+
     Raises:
-        RequestError: The generator returned something else than program, answer and perhaps metadata.
+        RequestError: The generator returned something else than program, answer and perhaps metadata, or a wrong label.
     """
     return [_item(config, seq_len, seq_id) for seq_len in config.seq_lens for seq_id in range(config.num_seqs)]
 
@@ -129,11 +131,25 @@ def _item(config: ExperimentConfig, seq_len: int, seq_id: int) -> Item:
         case (str() as program, bool() | int() | np.integer() | np.bool_() as answer, *rest) if len(rest) < 2:
             metadata = dict(rest[0]) if rest and rest[0] is not None else {}
             plain = bool(answer) if isinstance(answer, bool | np.bool_) else int(answer)
+            _check_label(config, seq_len, seq_id, program, plain)
             return Item(seq_len, seq_id, program, plain, metadata)
     raise errors.RequestError(
         f"{_called(config.program_generator)} must return (program, answer) or (program, answer, metadata) with a whole "
         f"number or a truth value as answer, got {str(made)[:120]!r}"
     )
+
+
+def _check_label(config: ExperimentConfig, seq_len: int, seq_id: int, program: str, answer: int | bool) -> None:
+    """Refuses a label that is not what the program gives."""
+    where = f"program {seq_id} of length {seq_len} of {_called(config.program_generator)}"
+    try:
+        true = interpreter.answer(program)
+    except interpreter.OutsideError:
+        return
+    except errors.RequestError as error:
+        raise errors.RequestError(f"{where}: {error}") from error
+    if not parsers.is_correct(answer, true):
+        raise errors.RequestError(f"{where} gives {true}, but its label says {answer}: mend the label")
 
 
 def _called(function: Any) -> str:
@@ -146,17 +162,14 @@ class Shipped:
 
     template: str
     generator: generators.Generator
-    parser: parsers.Parser
 
 
 SHIPPED: Mapping[str, Shipped] = {
-    "binding": Shipped(
-        prompts.VARIABLE_BINDING, generators.make_variable_binding_program_with_metadata, parsers.parse_binding
-    ),
-    "range": Shipped(prompts.RANGE_TRACKING, generators.make_range_program, parsers.parse_binding),
-    "boolean": Shipped(prompts.BOOLEAN_LOGIC, generators.make_boolean_program, parsers.parse_boolean),
-    "integer": Shipped(prompts.ENTITY_TRACKING, generators.make_variable_increments, parsers.parse_binding),
-    "exception": Shipped(prompts.EXCEPTION_HANDLING, generators.make_exception_program, parsers.parse_binding),
+    "binding": Shipped(prompts.VARIABLE_BINDING, generators.make_variable_binding_program_with_metadata),
+    "range": Shipped(prompts.RANGE_TRACKING, generators.make_range_program),
+    "boolean": Shipped(prompts.BOOLEAN_LOGIC, generators.make_boolean_program),
+    "integer": Shipped(prompts.ENTITY_TRACKING, generators.make_variable_increments),
+    "exception": Shipped(prompts.EXCEPTION_HANDLING, generators.make_exception_program),
 }
 
 
@@ -167,4 +180,4 @@ def shipped(kind: str, models: Sequence[str], **more: Any) -> ExperimentConfig:
             f"no experiment {kind!r}{errors.suggest(kind, SHIPPED)} There are: {', '.join(SHIPPED)}"
         )
     one = SHIPPED[kind]
-    return quick_experiment(kind, one.template, one.generator, models, answer_parser=one.parser, **more)
+    return quick_experiment(kind, one.template, one.generator, models, **more)

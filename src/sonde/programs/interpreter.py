@@ -45,6 +45,10 @@ _UNARY: Mapping[type[ast.unaryop], Callable[[Any], Value]] = {ast.USub: operator
 _CAUGHT = ("ZeroDivisionError", "ArithmeticError", "Exception")
 
 
+class OutsideError(errors.RequestError):
+    """A text is no program of the language: it may be a good one of another."""
+
+
 def answer(program: str, *, max_steps: int = MAX_STEPS) -> Value:
     """Runs a program and returns the value of the variable that its last line asks for.
 
@@ -66,12 +70,12 @@ def split(program: str) -> tuple[str, str]:
     """Returns the code of a program and the variable that its query line asks for.
 
     Raises:
-        RequestError: The last line is no query.
+        OutsideError: The last line is no query.
     """
     code, _, last = program.rstrip().rpartition("\n")
     found = QUERY.fullmatch(last)
     if found is None:
-        raise errors.RequestError(f"the last line of a program must be a query such as '#x: ', got {last[:60]!r}")
+        raise OutsideError(f"the last line of a program must be a query such as '#x: ', got {last[:60]!r}")
     return code, found[1]
 
 
@@ -198,8 +202,8 @@ class _Machine:
                 "allow more with max_steps"
             )
 
-    def _refusal(self, node: Any, what: str | None = None) -> errors.RequestError:
-        return errors.RequestError(
+    def _refusal(self, node: Any, what: str | None = None) -> OutsideError:
+        return OutsideError(
             f"line {getattr(node, 'lineno', self.line)}: {what or type(node).__name__} is not in the language of programs: "
             "whole numbers and truth values, assignments, + - * // %, comparisons, and/or/not, if, for over range, try "
             "with ZeroDivisionError"

@@ -1,36 +1,38 @@
 """What did the model answer? From its text to a value, or None if it gave none.
 
-If the text says `Answer:`, what follows its last mention counts; else the first value in the text. A parser never
-guesses: a number with a fraction, or inside a word, is no whole number. Costs nothing.
+A parser reads only what comes first, because a model that has answered goes on, with other programs and their answers:
+
+1. If the first line is a value and nothing else, that is the answer.
+2. Else, if a line says `Answer:`, the value right behind it; if it says so more than once, behind the last.
+3. Else the value that the text begins with.
+
+A parser never guesses: a number with a fraction, or inside a word, is no whole number. Costs nothing.
 """
 
 import re
 from collections.abc import Callable
 
 Parser = Callable[[str], int | bool | None]
-_MARK = re.compile(r"\banswer\b(?:\s+is)?\s*:?", re.IGNORECASE)
-_INTEGER = re.compile(r"(?<![\w.])[-−]?\d+(?!\w|[.,]\d)", re.ASCII)
-_BOOLEAN = re.compile(r"\b(?:true|false)\b", re.IGNORECASE)
-_BEGIN = re.compile(r"\s*([-−]?\d+)(?!\w|[.,]\d)", re.ASCII)
+_DRESS = r"[\s*_`\"'(]*"
+_MARK = re.compile(
+    rf"\banswer(?:(?:\s+is)?\s*:|\s+is(?={_DRESS}(?:[-−\d]|true|false))){_DRESS}(?:[^\W\d]\w*\s*=\s*)?", re.IGNORECASE
+)
+_INTEGER = re.compile(r"\s*([-−]?\d+)(?!\w|[.,]\d)", re.ASCII)
+_BOOLEAN = re.compile(r"\s*(true|false)\b", re.IGNORECASE)
+_ALONE = re.compile(r"[ \t.,;!]*(?:\n|$)")
 MAX_DIGITS = 200
 
 
 def parse_integer(text: str) -> int | None:
     """Returns the whole number that the text answers with: any number of digits, negative too."""
-    found = _INTEGER.search(_marked(text))
-    return _whole(found[0]) if found else None
+    digits = _first(text, _INTEGER)
+    return int(digits.replace("−", "-")) if digits and len(digits) <= MAX_DIGITS else None
 
 
 def parse_boolean(text: str) -> bool | None:
     """Returns the truth value that the text answers with, in any case of letters."""
-    found = _BOOLEAN.search(_marked(text))
-    return found[0].lower() == "true" if found else None
-
-
-def parse_binding(text: str) -> int | None:
-    """Returns the whole number with which the text begins: a continuation of `#x: `, with nothing in between."""
-    found = _BEGIN.match(text)
-    return _whole(found[1]) if found else None
+    word = _first(text, _BOOLEAN)
+    return word.lower() == "true" if word else None
 
 
 def parser_for(answer: int | bool) -> Parser:
@@ -43,10 +45,14 @@ def is_correct(predicted: int | bool | None, answer: int | bool | None) -> bool:
     return predicted is not None and type(predicted) is type(answer) and predicted == answer
 
 
-def _marked(text: str) -> str:
-    marks = list(_MARK.finditer(text))
-    return text[marks[-1].end() :] if marks else text
-
-
-def _whole(digits: str) -> int | None:
-    return int(digits.replace("−", "-")) if len(digits) <= MAX_DIGITS else None
+def _first(text: str, value: re.Pattern[str]) -> str | None:
+    """The value that the text answers with, as it stands there."""
+    begins = value.match(text)
+    if begins and _ALONE.match(text, begins.end()):
+        return begins[1]
+    for line in re.finditer(r".+", text):
+        marks = list(_MARK.finditer(text, line.start(), line.end()))
+        if marks:
+            found = value.match(text, marks[-1].end())
+            return found[1] if found else None
+    return begins[1] if begins else None

@@ -1,7 +1,10 @@
 """How is a model asked what a program computes? Templates; `{code}` is where the program goes.
 
 A program ends with its query line, `#x: `, so the shortest prompts leave it last and the model continues it with the
-value. The longer ones ask in words and want `Answer: …` at the end, which the parsers look for. Costs nothing.
+value. The longer ones ask in words and want `Answer: …` at the end, which the parsers look for.
+
+Tokenizers join a word to the space before it: a model that has learned ` True` cannot write it after a prompt that ends
+with that space. So the prompt for an answer that is a word ends without. Costs nothing.
 """
 
 from sonde.core import errors
@@ -76,6 +79,16 @@ def filled(template: str, program: str) -> str:
     """
     check(template)
     return template.replace(PLACE, program)
+
+
+def asking(template: str, program: str, answer: int | bool) -> str:
+    """Returns the prompt that asks for an answer of this type.
+
+    Raises:
+        RequestError: There is no `{code}` in the template, or more than one.
+    """
+    prompt = filled(template, program)
+    return prompt.rstrip(" ") if isinstance(answer, bool) else prompt
 
 
 def check(template: str) -> None:

@@ -72,13 +72,13 @@ class ExperimentResult:
         rows: One per model and program: experiment, model_id, seq_len, seq_id, program, true_answer, predicted_answer,
             correct, raw_output, metadata.
         summary: As in summary.json.
-        folder: Where it is kept.
+        folder: Where it is kept; None if it was not saved.
     """
 
     experiment: str
     rows: tuple[Row, ...]
     summary: Mapping[str, Any]
-    folder: Path
+    folder: Path | None
 
 
 class Kept:

@@ -12,6 +12,7 @@ An interrupted experiment goes on with `run(config, stamp=…)` at the first bat
 same bytes. Costs the generation; models stay loaded until they are unloaded, or go at once with `no_cache`.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,8 @@ class ExperimentRunner:
         self,
         config: experiments.ExperimentConfig,
         *,
+        batch_size: int | None = None,
+        save: bool = True,
         no_cache: bool = False,
         stamp: str | None = None,
         tell: Tell = lambda doing, done, of: None,
@@ -54,6 +57,8 @@ class ExperimentRunner:
 
         Args:
             config: What to ask.
+            batch_size: Prompts that run together, instead of the config's.
+            save: Keep rows, summary and plot in a folder; otherwise they are in the result only.
             no_cache: Unload each model after use; otherwise it stays for the next experiment.
             stamp: Ends the folder's name; the time if left out. An experiment that is there is taken up.
             tell: Told what is being done, how much is done, and of how much.
@@ -61,27 +66,25 @@ class ExperimentRunner:
         Raises:
             RequestError: The settings make no sense, or are not those of the experiment to be taken up.
         """
-        folder = results.folder_of(self.output_dir, config.name, stamp)
+        if batch_size is not None:
+            config = dataclasses.replace(config, batch_size=batch_size)
         made = experiments.items(config)
-        kept = results.Kept(folder, config.settings())
-        try:
-            if (folder / results.SUMMARY).exists() and not kept.batches:
-                result = results.finished(folder)
-                (folder / results.ROWS).unlink(missing_ok=True)
-            else:
-                rows = self._rows(config, made, kept, no_cache=no_cache, tell=tell)
-                summary = results.summarise(config.name, rows)
-                kept.finish(rows, summary)
-                result = results.ExperimentResult(config.name, tuple(rows), summary, folder)
-        finally:
-            kept.close()
+        if save:
+            result = self._saved(config, made, stamp, no_cache=no_cache, tell=tell)
+        elif stamp is None:
+            rows = self._rows(config, made, None, no_cache=no_cache, tell=tell)
+            result = results.ExperimentResult(config.name, tuple(rows), results.summarise(config.name, rows), None)
+        else:
+            raise errors.RequestError(
+                f"save=False keeps nothing that stamp={stamp!r} could take up: leave one of them out"
+            )
         self._results[config.name] = result
-        if not (folder / results.PLOT).exists():
+        if result.folder is not None and not (result.folder / results.PLOT).exists():
             self.plot(config.name)
         return result
 
     def plot(self, name: str) -> "Figure":
-        """Draws accuracy over length with the heuristics beside it, saves it as accuracy_plot.png, and returns it."""
+        """Draws accuracy over length with the heuristics beside it, saves it as accuracy_plot.png beside the results, and returns it."""
         return self._drawn(name, results.PLOT, plotting.accuracy_chart(name, self.result(name).rows))
 
     def plot_heatmap(self, name: str, *, rows: str = "model_id", columns: str = "seq_len") -> "Figure":
@@ -138,11 +141,35 @@ class ExperimentRunner:
         if isinstance(answerer, answering.ModelAnswerer):
             kept.check_model(answerer.held)
 
+    def _saved(
+        self,
+        config: experiments.ExperimentConfig,
+        made: Sequence[experiments.Item],
+        stamp: str | None,
+        *,
+        no_cache: bool,
+        tell: Tell,
+    ) -> results.ExperimentResult:
+        """The experiment in its folder, from there on where it was stopped."""
+        folder = results.folder_of(self.output_dir, config.name, stamp)
+        kept = results.Kept(folder, config.settings())
+        try:
+            if (folder / results.SUMMARY).exists() and not kept.batches:
+                result = results.finished(folder)
+                (folder / results.ROWS).unlink(missing_ok=True)
+                return result
+            rows = self._rows(config, made, kept, no_cache=no_cache, tell=tell)
+            summary = results.summarise(config.name, rows)
+            kept.finish(rows, summary)
+            return results.ExperimentResult(config.name, tuple(rows), summary, folder)
+        finally:
+            kept.close()
+
     def _rows(
         self,
         config: experiments.ExperimentConfig,
         made: Sequence[experiments.Item],
-        kept: results.Kept,
+        kept: results.Kept | None,
         *,
         no_cache: bool,
         tell: Tell,
@@ -150,16 +177,17 @@ class ExperimentRunner:
         """All rows, those on disk first; fixed batches, because what shares a batch changes the last bits."""
         size = config.batch_size
         cut = [made[at : at + size] for at in range(0, len(made), size)]
-        done = list(kept.batches)
+        done = list(kept.batches) if kept is not None else []
         rows: list[results.Row] = []
         for number, name in enumerate(config.models):
-            if (number + 1) * len(cut) > len(done):
+            if kept is not None and (number + 1) * len(cut) > len(done):
                 self._check_model(name, kept)
             for at, batch in enumerate(cut):
                 index = number * len(cut) + at
                 if index >= len(done):
-                    done.append(kept.add(ask(config, name, self._answerer(name), batch)))
-                elif [row["program"] for row in done[index]] != [item.program for item in batch]:
+                    asked = ask(config, name, self._answerer(name), batch)
+                    done.append(kept.add(asked) if kept is not None else asked)
+                elif kept is not None and [row["program"] for row in done[index]] != [item.program for item in batch]:
                     raise errors.RequestError(
                         f"{kept.folder} was begun with other programs: the generator of that name has changed; run the "
                         "experiment anew, without a timestamp"
@@ -172,7 +200,9 @@ class ExperimentRunner:
 
     def _drawn(self, name: str, file: str, chart: Any) -> "Figure":
         figure = drawing.figure(chart)
-        drawing.save(figure, self.result(name).folder / file)
+        folder = self.result(name).folder
+        if folder is not None:
+            drawing.save(figure, folder / file)
         return figure
 
 
@@ -180,7 +210,7 @@ def ask(
     config: experiments.ExperimentConfig, name: str, answerer: answering.Answerer, batch: Sequence[experiments.Item]
 ) -> list[results.Row]:
     """Asks a model about a batch of programs; one row each."""
-    asked = [prompts.filled(config.prompt_template, item.program) for item in batch]
+    asked = [prompts.asking(config.prompt_template, item.program, item.answer) for item in batch]
     sampling: answering.Sampling = {
         "max_new_tokens": config.max_new_tokens,
         "temperature": config.temperature,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sonde.core import errors
-from sonde.programs import answering, experiments, generators, parsers, prompts, runner
+from sonde.programs import answering, experiments, generators, prompts, runner
 
 CASES = ((3, 17), (2, 17), (1, 17), (3, 5), (2, 5), (1, 5))
 
@@ -121,7 +121,6 @@ def _config(search: Search, name: str) -> experiments.ExperimentConfig:
         name="seeds",
         prompt_template=search.template,
         program_generator=generators.make_variable_binding_program,
-        answer_parser=parsers.parse_binding,
         models=[name],
         max_new_tokens=search.max_new_tokens,
         batch_size=search.batch_size,

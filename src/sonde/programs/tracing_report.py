@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sonde.analysis.tracing import metrics
-from sonde.programs import causal_pairs, causal_runner, causal_traces, tokens
+from sonde.programs import causal_pairs, causal_runner, causal_settings, causal_traces, tokens
 from sonde.report import charts, page, wording
 from sonde.store import documents
 
@@ -19,6 +19,7 @@ NAMES = {
     "attention_heads": "Attention heads",
     "attention": "Attention",
     "mlp": "MLP",
+    "knockout": "Attention knockout",
 }
 VALUES = {
     "success": "success rate",
@@ -57,12 +58,19 @@ def report(result: causal_runner.InterventionResult, *, command: str = "") -> pa
 def sentences(result: causal_runner.InterventionResult) -> tuple[str, ...]:
     """What was found, in words."""
     found = result.prepared
-    said = [f"The model got {found.ability}."]
+    repeated, pairs = found.repeated(), len(found.tasks)
+    said = [
+        f"The model got {found.ability}.",
+        f"The answer is also a constant off the chain in {repeated['answer']} of {pairs} pairs, and the counterfactual answer "
+        f"stands in the program in {repeated['counterfactual_answer']}.",
+    ]
     if not result.settings.only_right:
         said.append("Pairs that the model answers wrongly were traced too: this tries the machinery and finds nothing.")
     for trace in result.traces.values():
         if trace.component == "residual_stream":
             said.append(f"Residual stream, {len(trace.tasks)} pairs: {_staircase(trace)}.")
+        elif trace.component == causal_settings.KNOCKOUT:
+            said.append(f"{NAMES[trace.component]}, {len(trace.tasks)} programs: {_most_lost(trace)}.")
         else:
             said.append(f"{NAMES[trace.component]}, {len(trace.tasks)} pairs: {_strongest(trace)}.")
     controls = [trace for trace in result.traces.values() if trace.control_sweep is not None]
@@ -72,7 +80,7 @@ def sentences(result: causal_runner.InterventionResult) -> tuple[str, ...]:
             f"Controls, {len(found.controls)} pairs in which a constant off the chain differs: patching brings that "
             f"constant about in at most {most:.0%} of them, over all cells."
         )
-    else:
+    elif any(name != causal_settings.KNOCKOUT for name in result.traces):
         said.append("There are no controls: nothing says what a patch that should not matter would do.")
     return tuple(said)
 
@@ -81,7 +89,7 @@ def table(result: causal_runner.InterventionResult) -> page.Table:
     """For each component and role the cell where patching does most, and the control in the same cell."""
     rows: list[tuple[wording.Cell, ...]] = []
     for name, trace in result.traces.items():
-        for role in trace.roles:
+        for role in trace.roles if name != causal_settings.KNOCKOUT else ():
             best = trace.peak(role, "recovery")
             if best is None:
                 continue
@@ -97,6 +105,23 @@ def table(result: causal_runner.InterventionResult) -> page.Table:
         tuple(rows),
         caption="The cell with the highest recovery of each role (layer.head for heads), with 95 % intervals over programs; "
         "the highest of many is too high by selection. Control: another constant than the root's was changed.",
+        folded=False,
+    )
+
+
+def knockout_table(trace: causal_traces.Trace) -> page.Table:
+    """For each route the layer in which forbidding it costs most."""
+    rows: list[tuple[wording.Cell, ...]] = []
+    for route in trace.roles:
+        best = trace.peak(route, "recovery")
+        if best is not None:
+            lost, moved = (_interval(trace.by_role(name), route, best) for name in ("changed", "recovery"))
+            rows.append((route, best.layer, best.n, lost, moved))
+    return page.Table(
+        ("attention forbidden", "from layer", "programs", "answer lost", "logit difference lost"),
+        tuple(rows),
+        caption=f"The layer in which each route costs most, with 95 % intervals over programs; {trace.settings.window} layers "
+        "are cut together; the highest of many is too high by selection. Routes to distractors are the control.",
         folded=False,
     )
 
@@ -117,7 +142,7 @@ def role_heatmap(trace: causal_traces.Trace, metric: str = "success", *, control
         cells=cells.T[::-1],
         rows=tuple(map(str, found.layers[::-1])),
         columns=found.roles,
-        x_name="role of the patched token",
+        x_name="attention forbidden" if trace.component == causal_settings.KNOCKOUT else "role of the patched token",
         y_name=_layer_name(trace),
         value_name=VALUES[metric],
         caption=f"Mean over {many} pairs{', the strongest head of each layer' if found.heads else ''}. {MEANING[metric]}",
@@ -195,6 +220,13 @@ def staircase(trace: causal_traces.Trace) -> charts.Lines:
 
 
 def _section(trace: causal_traces.Trace) -> page.Section:
+    if trace.component == causal_settings.KNOCKOUT:
+        text = (
+            "In the clean run one token's attention at another is forbidden, in all heads of a layer. Recovery reads as the share of "
+            "the logit difference that is lost, changed as the answer being lost. Nothing is patched."
+        )
+        charted = tuple(role_heatmap(trace, metric) for metric in causal_traces.KNOCKOUT_METRICS)
+        return page.Section(NAMES[trace.component], text, charts=charted, tables=(knockout_table(trace),))
     drawn: list[charts.Chart] = []
     if trace.component == "attention_heads":
         drawn += [head_heatmap(trace, role) for role in _chain(trace)]
@@ -219,7 +251,7 @@ def _asked(result: causal_runner.InterventionResult) -> page.Section:
         f"Of {len(found.programs)} programs, {len(found.tasks)} pairs and {len(found.controls)} controls are traced. The "
         f"model got {found.ability}. Right means the first token of the answer."
     )
-    tables = [table(result)]
+    tables = [table(result)] if any(name != causal_settings.KNOCKOUT for name in result.traces) else []
     if rows:
         tables.append(page.Table(("left out", "reason", "how many"), tuple(rows), "What was left out.", folded=False))
     return page.Section("What was asked, and what came out", text, tables=tuple(tables))
@@ -253,6 +285,20 @@ def _strongest(trace: causal_traces.Trace) -> str:
     role, best = max(known, key=lambda one: one[1].value)
     head = "" if best.head is None else f", head {best.head}"
     return f"strongest at {role}, layer {best.layer}{head}: recovery {best.value:.2f} [{best.low:.2f}, {best.high:.2f}]"
+
+
+def _most_lost(trace: causal_traces.Trace) -> str:
+    """The route whose loss costs most."""
+    known = [(route, peak) for route in trace.roles if (peak := trace.peak(route, "recovery")) is not None]
+    if not known:
+        return "nothing could be read"
+    route, best = max(known, key=lambda one: one[1].value)
+    lost = _interval(trace.by_role("changed"), route, best)
+    assert lost is not None
+    return (
+        f"forbidding {route} costs most, from layer {best.layer} on: the answer is lost in {lost.value:.0%} "
+        f"[{lost.low:.0%}, {lost.high:.0%}], of the logit difference {best.value:.0%}"
+    )
 
 
 def _chain(trace: causal_traces.Trace) -> list[str]:

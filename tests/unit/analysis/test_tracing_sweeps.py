@@ -81,6 +81,49 @@ def test_every_cell_equals_a_full_forward_pass_with_the_patch(family, kit, compo
     assert_equals_reference(family, three[1], component, found.grids[1], some)
 
 
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_positions_patched_together_equal_a_full_forward_pass_with_one_patch_of_all(family, component):
+    two = [make_pair(6, different=(1, 3)), make_pair(6, seed=1, different=(0, 2, 4))]
+    groups = [[(1, 3)], [(4, 0), (2, 3, 5), (2,)]]
+    settings = sweeps.Settings(positions=[[3], [2]], together=groups)
+    found = sweeps.sweep(family, two, component, settings=settings)
+    assert [grid.positions for grid in found.grids] == [(3, -1), (2, -1, -2, -3)]
+    for pair, grid, own in zip(two, found.grids, groups, strict=True):
+        for column, group in enumerate(own, start=1):
+            assert_group_equals_reference(family, pair, component, grid, column, group)
+    grid = found.grids[1]
+    np.testing.assert_array_equal(grid.answer_logit[:, 0], grid.answer_logit[:, 3])  # a group of one is that one
+
+
+def assert_group_equals_reference(model, pair, component, grid, column, group):
+    names = places(model, component)
+    _, cache = model.run_with_cache(list(pair.counterfactual), names)
+    for layer, head in itertools.product(range(len(names)), range(model.cfg.n_heads)):
+        if head and component != "attention_heads":
+            continue
+        heads = (head,) if component == "attention_heads" else None
+        patch = sonde.Patch(site=names[layer], values=cache[names[layer]], positions=group, heads=heads)
+        expected = model.run_with_hooks(list(pair.clean), [patch])[0, -1]
+        at = (layer, column, head) if heads else (layer, column)
+        assert grid.answer_logit[at] == pytest.approx(float(expected[pair.answer]), abs=TOLERANCE)
+        assert grid.counterfactual_logit[at] == pytest.approx(
+            float(expected[pair.counterfactual_answer]), abs=TOLERANCE
+        )
+
+
+@pytest.mark.parametrize(
+    ("together", "message"),
+    [
+        ([], "groups of 0 pairs"),
+        ([[()]], "at least one position"),
+        ([[(9,)]], "no position in pair 0 9: expected 0 to 4"),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused(family, together, message):
+    with pytest.raises(errors.RequestError, match=message):
+        sweeps.sweep(family, [make_pair(5)], "mlp", settings=sweeps.Settings(together=together))
+
+
 @pytest.mark.parametrize("name", ["tiny-gemma", "tiny-gemma3", "tiny-mistral"])
 def test_layers_with_a_sliding_window_see_the_same_keys_as_in_a_full_run(name):
     with sonde.load(name) as model:

@@ -1,6 +1,8 @@
 """The log: numbered in one sequence, never changed, shared by processes, searched by any field."""
 
+import contextlib
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -171,11 +173,18 @@ def test_lists_come_back_as_lists(filled):
 
 @pytest.mark.parametrize(
     ("where", "message"),
-    [("keppt<0.5", "did you mean 'kept'"), ("kept", "no condition"), ("", "no condition"), ("1=1; DROP TABLE runs", "no condition")],
+    [("keppt<0.5", "did you mean 'kept'"), ("kept", "no condition"), ("", "no condition"), ("1=1; DROP TABLE runs", "no condition"),
+     ("kept<0.5'; DROP", "kept is compared with a number"), ("kept=half", "compared with a number"), ("kept<nan", "compared with a number"),
+     ("extra.deep>much", "compared with a number"), ("n>=1e999", "no number")],
 )  # fmt: skip
 def test_a_condition_that_makes_no_sense_is_explained(filled, where, message):
     with pytest.raises(errors.SelectorError, match=message):
         log_query.select(filled, "run", where=[where])
+
+
+def test_a_number_too_large_for_the_database_is_still_a_number(filled):
+    assert log_query.select(filled, "run", where=["seq>99999999999999999999999"]) == []
+    assert len(log_query.select(filled, "run", where=["seq<99999999999999999999999"])) == 4
 
 
 def test_values_never_become_sql(filled):
@@ -206,7 +215,7 @@ def test_what_is_spent_is_what_the_log_says(inquiry):
     inquiry.append("run", run_of("skip:1", 0.5, seconds=2.0))
     inquiry.append("run", run_of("skip:1", 0.5, seconds=1.0) | {"split": "all"})
     inquiry.append("usage", {"tokens": 100, "seconds": 0.5, "strikes": 1})
-    assert inquiry.spent() == budget.Spent(experiments=2, tokens=100, seconds=3.5, calls=0)
+    assert inquiry.spent() == budget.Spent(experiments=1, tokens=100, seconds=3.5, calls=0, no_calls=1)
 
 
 @pytest.mark.parametrize(
@@ -245,3 +254,49 @@ def test_a_fork_sees_the_past_of_its_parent_up_to_a_call(book, inquiry):
 def test_asking_for_an_inquiry_in_an_empty_log_says_how_to_begin_one(book):
     with pytest.raises(errors.SelectorError, match="sonde lab run"):
         inquiries.opened(book, "last")
+
+
+@pytest.mark.timeout(60)
+def test_a_log_with_tables_that_somebody_made_up_is_refused(tmp_path):
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
+    for number, statement in enumerate(
+        (
+            f"CREATE VIEW entries AS {endless} SELECT x AS seq, 'note' AS kind, NULL AS inquiry, 't' AS time, '{{}}' AS body FROM n",
+            "CREATE TABLE entries (seq)",
+        )
+    ):
+        with contextlib.closing(sqlite3.connect(tmp_path / f"{number}.sqlite")) as db:
+            db.execute(statement)
+            db.execute("PRAGMA user_version = 1")
+            db.commit()
+        with pytest.raises(errors.DamagedError, match="no log of the lab"):
+            log.Log(tmp_path / f"{number}.sqlite")
+    with log.Log(tmp_path / "honest.sqlite"):
+        pass
+    with contextlib.closing(sqlite3.connect(tmp_path / "honest.sqlite")) as db:
+        db.execute("CREATE TRIGGER more BEFORE INSERT ON entries BEGIN SELECT randomblob(1000000000); END")
+        db.commit()
+    with pytest.raises(errors.DamagedError, match="more differ"):
+        log.Log(tmp_path / "honest.sqlite")
+
+
+@pytest.mark.timeout(60)
+def test_what_is_no_file_is_no_log(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for name in ("pipe", "endless"):
+        with pytest.raises(errors.DamagedError, match="no regular file"):
+            log.Log(tmp_path / name)
+
+
+@pytest.mark.parametrize("body", ["", "[]", "3", "[" * 100_000, '{"a": NaN}'])
+def test_an_entry_that_somebody_made_up_is_damage(tmp_path, body):
+    with log.Log(tmp_path / "x.sqlite") as book:
+        book._db.execute("INSERT INTO entries (kind, inquiry, time, body) VALUES ('note', NULL, 't', ?)", (body,))
+        with pytest.raises(errors.DamagedError, match="entry 1 of the log"):
+            book.get("n1")
+        with pytest.raises(errors.DamagedError, match="entry 1 of the log"):
+            book.entries()
+        book._db.execute("INSERT INTO entries (kind, inquiry, time, body) VALUES ('evil', NULL, 't', '{}')")
+        with pytest.raises(errors.SelectorError):
+            book.get("n2")

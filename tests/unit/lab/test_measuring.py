@@ -154,6 +154,24 @@ def test_a_text_of_one_token_is_refused(llama):
         measuring_texts.likelihood_shifts(llama, corruptions.parse("skip:1", 4), "a")
 
 
+def test_the_interval_of_a_kl_does_not_go_below_zero():
+    kl = np.array([0.0, 0.0, 0.001, 0.9])
+    intact, corrupted = rows.of(
+        "KL from intact (nats)", np.arange(4), [("baseline", "none", np.zeros(4)), ("corrupted", "skip:1", kl)]
+    )
+    free = rows.mean(kl, np.arange(4))
+    assert free.low < 0, "without the limit it would"
+    assert (corrupted.value.low, corrupted.value.high) == (0.0, free.high)
+    assert corrupted.delta.low == 0.0
+    assert intact.value.low == 0.0
+
+
+def test_a_change_of_a_loss_may_be_below_zero():
+    before, after = np.array([1.0, 2.0, 3.0]), np.array([0.9, 1.5, 2.9])
+    _, row = rows.of("loss (nats per token)", np.arange(3), [("baseline", "none", before), ("corrupted", "x", after)])
+    assert row.delta.low < 0
+
+
 def test_a_single_cluster_has_no_interval_and_what_is_infinite_is_left_out():
     alone = rows.mean(np.array([1.0, 3.0]), np.array([7, 7]))
     assert (alone.value, alone.n, alone.clusters) == (2.0, 2, 1)

@@ -215,12 +215,12 @@ def test_a_model_researches_with_tool_calls_and_concludes(planned):
     assert (finding["status"], finding["claim"]) == ("supported", "Layer 2 is needed for the letters.")
     assert at.inquiry.spent().tokens == 110 * len(answers)
     names = [one["function"]["name"] for one in server.requests[0]["tools"]]
-    assert names == ["run_experiment", "compare", "aggregate", "note", "propose_hypothesis", "register_prediction", "conclude"]  # fmt: skip
+    assert names == ["run_experiment", "sweep", "patch_pairs", "probe", "compare", "aggregate", "note", "propose_hypothesis", "register_prediction", "conclude"]  # fmt: skip
     roles = [message["role"] for message in server.requests[1]["messages"]]
     assert roles == ["system", "user", "assistant", "tool", "tool"]
 
 
-def test_a_reply_that_is_no_valid_call_is_told_back_once_then_counted(planned):
+def test_replies_that_are_no_call_are_told_back_and_counted_apart_from_experiments(planned):
     answers = [
         said("I think I shall skip some layers."),
         said(None, ("run_experiment", {"corruption": "skip:2"})),
@@ -233,9 +233,41 @@ def test_a_reply_that_is_no_valid_call_is_told_back_once_then_counted(planned):
         conduct()
     assert "no valid tool call" in server.requests[1]["messages"][-1]["content"]
     assert "not JSON" in server.requests[3]["messages"][-1]["content"]
-    strikes = sum(one["strikes"] for one in at.inquiry.entries("usage"))
-    assert strikes == 2, "the first of three in a row is told back, the other two count"
-    assert at.inquiry.spent().experiments == 1 + 2
+    used = at.inquiry.spent()
+    assert (used.experiments, used.no_calls) == (1, 4)
+    assert used.of(at.inquiry.settings.limits) == "1 of 30 experiments, 4 replies that were no valid call"
+
+
+def test_replies_that_are_no_call_never_make_more_experiments_than_the_budget_has(planned):
+    answers = itertools.cycle([
+        said(None, ("run_experiment", {"corruption": "skip:2"})),
+        said(None, ("run_experiment", {"corruption": "skip:99"})),
+        said(None, ("run_everything", {})),
+        said(None, ("run_experiment", {"corruption": "skip:3"})),
+    ])  # fmt: skip
+    with planned(answers, experiments=2) as (at, _, conduct):
+        end = conduct()
+    assert "2 of 2 experiments" in end["why"]
+    assert at.inquiry.spent().experiments == 2
+
+
+def test_a_plain_final_text_ends_an_inquiry_and_is_kept(planned):
+    answers = [said(None, ("run_experiment", {"corruption": "skip:2"})), said("Layer 2 matters most. That is all.")]
+    with planned(answers) as (at, server, conduct):
+        end = conduct()
+    assert end["why"] == "The model ended with: Layer 2 matters most. That is all."
+    assert len(server.requests) == 2
+    assert at.inquiry.spent().no_calls == 0
+
+
+def test_a_text_that_was_cut_off_is_not_final(planned):
+    cut = said("I shall now skip the layers one by one, beginning with")
+    cut["choices"][0]["finish_reason"] = "length"
+    answers = [said(None, ("run_experiment", {"corruption": "skip:2"})), cut, said("DONE")]
+    with planned(answers) as (at, server, conduct):
+        assert conduct()["why"] == "The model said that it is finished."
+    assert len(server.requests) == 3
+    assert at.inquiry.spent().no_calls == 1
 
 
 def test_a_model_that_never_makes_a_valid_call_ends_the_inquiry(planned):
@@ -294,7 +326,7 @@ def test_any_number_of_turns_stays_below_the_bound_of_the_context(planned, count
     sizes = [len(json.dumps(one["messages"], ensure_ascii=False)) for one in server.requests]
     assert len(sizes) == count + 1
     assert max(sizes) <= openai.CONTEXT
-    assert len(json.dumps(server.requests[0]["tools"])) < 8_000
+    assert len(json.dumps(server.requests[0]["tools"])) < 12_000
 
 
 def test_a_summary_is_never_longer_than_asked_for(begun):

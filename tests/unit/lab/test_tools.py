@@ -12,7 +12,7 @@ from sonde.testing import layered
 
 def test_every_tool_says_what_it_does_and_takes():
     assert list(tools.TOOLS) == [
-        "run_experiment", "compare", "aggregate", "note", "propose_hypothesis", "register_prediction", "conclude",
+        "run_experiment", "sweep", "patch_pairs", "probe", "compare", "aggregate", "note", "propose_hypothesis", "register_prediction", "conclude",
     ]  # fmt: skip
     for one in tools.listed():
         assert one["description"]
@@ -432,7 +432,7 @@ def finding(book, status, corruption="skip:2", relation="below", **more):
     one = inquiries.begin(book, settings)
     guess = one.append("hypothesis", {"statement": "x"})
     body = {"hypothesis": guess.id, "corruption": corruption, "measure": "kept", "relation": relation, "value": 0.5}
-    prediction = one.append("prediction", body)
+    prediction = one.append("prediction", body | more)
     rows = [{"example": at, "correct": at == 0, "intact_correct": True} for at in range(4)]
     run = {"corruption": corruption, "corruption_kind": "skip", "layers": [2], "split": "held_out"}
     tested = one.append("run", run, examples=rows)
@@ -454,6 +454,14 @@ def test_a_claim_stands_if_more_than_half_of_the_inquiries_support_it(book, said
     assert [one.verdict for one in found.claims] == [verdict]
     assert found.needed == needed
     assert found.claims[0].expects == "kept below 0.5"
+
+
+def test_that_a_layer_does_more_than_its_size_explains_is_one_claim_whatever_the_bound(book):
+    odd = {"relation": "above", "measure": "loss_delta", "controls": "alike"}
+    found = verdicts.combine([finding(book, "supported", **odd, value=bound) for bound in (0.7, 0.9)])
+    assert [(one.verdict, one.expects) for one in found.claims] == [
+        ("stands", "loss_delta above what its size explains")
+    ]
 
 
 def test_the_pooled_evidence_counts_an_example_once(book):

@@ -3,6 +3,7 @@
 A tiny model is made to know some programs by heart, so that there is something to trace.
 """
 
+import dataclasses
 import json
 
 import numpy as np
@@ -75,8 +76,9 @@ def test_roots_on_the_first_two_lines_are_left_out_unless_asked_for(untaught):
     assert [task.index for task in found.tasks] == [1, 2]
     found = CausalTracer(untaught, only_right=False, systematic=False).prepare([early, *PROGRAMS[:2]])
     assert len(found.tasks) == 3
-    with pytest.raises(errors.RequestError, match="1: its root stands on line 1 or 2"):
+    with pytest.raises(errors.RequestError, match="1: its root stands on line 1 or 2") as error:
         CausalTracer(untaught, only_right=False).prepare([early])
+    assert "systematic=False, on the command line --any-root" in str(error.value)
 
 
 def test_programs_are_drawn_with_roots_out_of_reach_of_the_heuristics():
@@ -84,7 +86,7 @@ def test_programs_are_drawn_with_roots_out_of_reach_of_the_heuristics():
     assert sorted(one[2]["root_line"] for one in drawn) == [3, 3, 3, 4, 4, 4, 5, 5, 5]
     assert {one[2]["depth"] for one in drawn} == {2}
     assert causal_asking.drawn(6, 2, 12, seed=1)[:9] == drawn
-    with pytest.raises(errors.RequestError, match="at least 4 lines"):
+    with pytest.raises(errors.RequestError, match=r"at least 4 lines, or allow any root line .*--any-root"):
         causal_asking.drawn(3, 2, 5)
 
 
@@ -118,6 +120,77 @@ def test_every_component_is_patched_as_a_plain_patch_would(learned, traced):
             grid = sweep.grids[0]
             found = grid.answer_logit[2, grid.positions.index(at)]
             assert found == pytest.approx(float(logits[task.answer]), abs=1e-4)
+
+
+def test_all_right_hand_sides_are_patched_together_as_one_plain_patch_would(learned, tmp_path):
+    options = {"together": "rhs", "layers": [0, 2, 4], "roles": ["rhs_2"]}
+    runner = CausalExperimentRunner(tmp_path, **options)
+    found = runner.run_intervention_experiment(learned, PROGRAMS, ["residual_stream", "attention_heads"])
+    trace, task = found.traces["residual_stream"], found.prepared.tasks[0]
+    assert trace.roles == ("rhs_2", "rhs together")
+    at = [task.roles["rhs_1"][-1], task.roles["rhs_2"][-1]]
+    _, cache = learned.run_with_cache(torch.tensor([task.counterfactual]), ["blocks.2.hook_resid_pre"])
+    values = cache["blocks.2.hook_resid_pre"]
+    patch = sonde.Patch(site="blocks.2.hook_resid_pre", positions=sorted(at), values=values)
+    logits = learned.run_with_hooks(torch.tensor([task.clean]), [patch])[0, -1]
+    grid = trace.sweep.grids[0]
+    assert grid.answer_logit[1, grid.positions.index(-1)] == pytest.approx(float(logits[task.answer]), abs=1e-4)
+    joint = trace.by_role("success")
+    assert joint.estimate[joint.roles.index("rhs together")].tolist()[::2] == [1, 0]
+    assert joint.n[1].tolist() == [8, 8, 8]
+    assert "rhs together" in trace.by_role("success", control=True).roles
+    heads = found.traces["attention_heads"]
+    assert heads.by_role("recovery").estimate.shape == (2, 2, 4), "layer 4 is the residual stream's only"
+    assert "rhs together" in " ".join(tracing_report.sentences(found))
+    rows = json.loads((found.folder / "intervention_results.json").read_text())
+    assert next(row["together"] for row in rows if row["program_id"] == 0 and "together" in row) == sorted(at)
+
+
+def test_attention_between_roles_is_forbidden_as_a_plain_knockout_would(learned, tmp_path):
+    runner = CausalExperimentRunner(tmp_path, window=2, layers=[0, 1])
+    found = runner.run_intervention_experiment(learned, PROGRAMS, "knockout")
+    trace, task = found.traces["knockout"], found.prepared.tasks[3]
+    steps = ["rhs_2 -> rhs_1", "query -> rhs_1", "query -> rhs_2", "final -> rhs_1", "final -> rhs_2", "final -> query"]
+    assert list(trace.roles[:6]) == steps
+    assert "final -> distractor_constant" in trace.roles
+    cuts = [
+        sonde.Knockout(
+            site=f"blocks.{layer}.attn.hook_attn_scores", positions=task.roles["final"], keys=task.roles["rhs_1"]
+        )
+        for layer in (1, 2)
+    ]
+    logits = learned.run_with_hooks(torch.tensor([task.clean]), cuts)[0, -1]
+    grid = trace.sweep.grids[3]
+    assert grid.answer_logit[1, trace.columns(task)["final -> rhs_1"][0]] == pytest.approx(
+        float(logits[task.answer]), abs=1e-4
+    )
+    table = trace.by_role("changed")
+    assert table.estimate.shape == (len(trace.roles), 2)
+    assert (trace.controls, trace.control_sweep, trace.example) == ((), None, None)
+    (row, *_) = json.loads((found.folder / "intervention_results.json").read_text())
+    assert row["routes"][:6] == steps
+    assert set(found.summary["components"]["knockout"]["by_role"]) == {"changed", "recovery"}
+    path = tracing_report.write(found)
+    assert "forbidding" in path.read_text()
+    only = CausalTracer(learned, roles=["final", "rhs_1"]).trace_knockout(PROGRAMS)
+    assert only.roles == ("final -> rhs_1",)
+    with pytest.raises(errors.RequestError, match="between two roles"):
+        CausalTracer(learned, roles=["final"]).trace_knockout(PROGRAMS)
+    with pytest.raises(errors.RequestError, match="backend='sonde' only"):
+        CausalTracer(learned, backend="nnsight").trace_knockout(PROGRAMS)
+
+
+def test_a_folder_with_counterfactuals_drawn_otherwise_is_refused(learned, tmp_path):
+    runner = CausalExperimentRunner(tmp_path, layers=[0], roles=["final"])
+    first = CausalTracer(learned, layers=[0], roles=["final"]).prepare(PROGRAMS)
+    tracer = CausalTracer(learned, layers=[0], roles=["final"])
+    runner.run_prepared(tracer, first, ["mlp"], folder=tmp_path / "x")
+    tasks = [
+        dataclasses.replace(one, pair=dataclasses.replace(one.pair, counterfactual="a = 1")) for one in first.tasks
+    ]
+    again = dataclasses.replace(first, tasks=tuple(tasks))
+    with pytest.raises(errors.RequestError, match="begun with other pairs"):
+        runner.run_prepared(tracer, again, ["mlp"], folder=tmp_path / "x")
 
 
 def test_heads_are_traced_by_layer_role_and_head(traced):

@@ -96,6 +96,30 @@ def test_answers_that_begin_alike_are_left_out_with_the_reason():
     assert tiny.tokenizer().decode([task.answer]) == "1"
 
 
+def test_a_constant_of_several_tokens_begins_as_none_of_the_program_does():
+    maker = causal_pairs.PairMaker(tiny.tokenizer())
+    program = "\n".join([*(f"{name} = {digit}7" for digit, name in enumerate("abcdefg", start=1)), "#c: "])
+    for seed in range(5):
+        maker = causal_pairs.PairMaker(tiny.tokenizer(), seed=seed)
+        task = maker.root(0, program)
+        assert tiny.tokenizer().decode([task.counterfactual_answer]) in "89"
+        assert tiny.tokenizer().decode([maker.control(task).counterfactual_answer]) in "89"
+
+
+def test_a_program_that_has_every_constant_of_its_length_is_left_out_with_the_reason():
+    program = "\n".join([*(f"{name} = {digit}" for digit, name in enumerate("abcdefghij")), "#d: "])
+    with pytest.raises(causal_pairs.Unusable, match="every constant of as many digits stands in the program already"):
+        causal_pairs.PairMaker(tiny.tokenizer()).root(0, program)
+
+
+def test_pairs_tell_whether_an_answer_is_another_lines_too():
+    maker = causal_pairs.PairMaker(tiny.tokenizer())
+    drawn = [maker.root(0, PROGRAM), maker.root(1, "a = 4\nb = 7\nc = 4\n#c: ")]
+    assert [(one.answer_repeats, one.counterfactual_repeats) for one in drawn] == [(False, False), (True, False)]
+    given = maker.root(2, Pair("root", "a = 4\nb = 7\n#b: ", "a = 4\nb = 4\n#b: ", 7, 4, 2))
+    assert (given.answer_repeats, given.counterfactual_repeats) == (False, True)
+
+
 def test_a_program_without_other_constants_has_no_control():
     maker = causal_pairs.PairMaker(tiny.tokenizer())
     with pytest.raises(causal_pairs.Unusable, match="no constant off the chain"):

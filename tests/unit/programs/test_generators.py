@@ -1,12 +1,13 @@
 """Programs: labelled by running them, of any length, seeded, varied, balanced."""
 
 import collections
+import random
 
 import numpy as np
 import pytest
 
 from sonde.core import errors
-from sonde.programs import chains, generators, heuristics, interpreter
+from sonde.programs import chains, generators, heuristics, interpreter, randomness
 
 SIMPLE = [
     generators.make_variable_binding_program,
@@ -149,6 +150,34 @@ def test_a_counterfactual_pair_holds_its_twin():
     program, answer, told = generators.make_counterfactual_pair(7, rng(2))
     assert interpreter.answer(told["counterfactual_program"]) == told["counterfactual_answer"] != answer
     assert len(told["counterfactual_program"]) == len(program)
+
+
+@pytest.mark.parametrize("make", [*SIMPLE, *RICH])
+@pytest.mark.parametrize("kind", [np.random.RandomState, random.Random])
+def test_numpys_older_and_pythons_random_generators_are_taken(make, kind):
+    one, other = kind(3), kind(3)
+    made = [make(4, one)[:2] for _ in range(6)]
+    assert made == [make(4, other)[:2] for _ in range(6)], "a state fixes the programs"
+    assert len(set(made)) > 1, "and moves on"
+    assert all(interpreter.answer(program) == answer for program, answer in made)
+
+
+def test_sets_of_programs_take_them_too_and_others_are_refused():
+    made = generators.make_balanced_binding_programs(3, 4, np.random.RandomState(0))
+    assert made == generators.make_balanced_binding_programs(3, 4, np.random.RandomState(0))
+    with pytest.raises(errors.RequestError, match=r"Generator or RandomState, or random\.Random, got int"):
+        randomness.generator(0)
+
+
+def test_a_program_that_has_all_ten_digits_is_drawn_again_for_a_pair_and_counted():
+    redrawn = 0
+    for seed in range(12):
+        program, _, told = generators.make_counterfactual_pair(50, rng(seed))
+        assert told["counterfactual_answer"] not in chains.VariableChain.of(program).constants
+        redrawn += told["redrawn"]
+    assert redrawn > 0
+    with pytest.raises(errors.RequestError, match="all have all ten digits"):
+        generators.make_counterfactual_pair(300, rng(0))
 
 
 def test_heuristics_read_the_constants_of_the_first_two_lines():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sonde.core import errors
-from sonde.programs import ExperimentRunner, answering, experiments, generators, parsers, prompts, quick_experiment
+from sonde.programs import ExperimentRunner, answering, experiments, generators, prompts, quick_experiment
 
 ROW = {
     "experiment", "model_id", "seq_len", "seq_id", "program", "true_answer", "predicted_answer", "correct",
@@ -298,9 +298,71 @@ def test_the_parser_follows_the_answer_unless_one_is_given(tmp_path, log):
         runner = ExperimentRunner(tmp_path, opener=lambda name: Scripted(log, name, text))
         return runner.run(config(models=["m"], num_seqs=2, seq_lens=[1], **more)).rows[0]["predicted_answer"]
 
-    assert run("it is 1234") == 1234
-    assert run("it is 1234", answer_parser=parsers.parse_binding) is None
-    assert run("it is true", program_generator=generators.make_boolean_program) is True
+    assert run("1234\n#q: 5") == 1234
+    assert run("it is 1234") is None
+    assert run("it is 1234", answer_parser=lambda text: int(text.split()[-1])) == 1234
+    assert run(" true\n#q: False", program_generator=generators.make_boolean_program) is True
+
+
+def test_a_wrong_label_is_refused_as_in_a_trace(runner):
+    def make(seq_len, rng):
+        return "a = 4\nb = a\n#b: ", 5
+
+    with pytest.raises(errors.RequestError, match=r"program 0 of length 2 of .*make gives 4, but its label says 5"):
+        runner.run(config(program_generator=make))
+    with pytest.raises(errors.RequestError, match="'c' is used before"):
+        runner.run(config(program_generator=lambda seq_len, rng: ("a = c\n#a: ", 1)))
+    with pytest.raises(errors.RequestError, match="gives True, but its label says 1"):
+        runner.run(config(program_generator=lambda seq_len, rng: ("a = True\n#a: ", 1)))
+
+
+def test_programs_of_another_language_are_taken_at_their_word():
+    for text in ("def f(): return 4\n#f: ", "(print (+ 2 2))"):
+        one = experiments.items(config(program_generator=lambda seq_len, rng, text=text: (text, 4)))[0]
+        assert one.answer == 4
+
+
+def test_the_size_of_batches_can_be_given_with_the_run(runner, log):
+    runner.run(config(models=["one"], seq_lens=[2]), batch_size=2)
+    assert [one for one in log if isinstance(one, tuple)] == [("one", 2), ("one", 2), ("one", 1)]
+    with pytest.raises(errors.RequestError, match="batch_size must be at least 1"):
+        runner.run(config(), batch_size=0)
+
+
+def test_a_run_that_is_not_saved_writes_nothing_and_gives_the_same(runner, tmp_path):
+    whole = runner.run(config(), save=False)
+    assert whole.folder is None
+    assert list(tmp_path.iterdir()) == []
+    assert runner.plot("it").axes
+    assert runner.analyze_errors("it")["one"]["answers"] == 10
+    assert list(tmp_path.iterdir()) == []
+    saved = runner.run(config())
+    assert (list(saved.rows), saved.summary) == (list(whole.rows), whole.summary)
+    with pytest.raises(errors.RequestError, match="save=False keeps nothing that stamp="):
+        runner.run(config(), save=False, stamp="x")
+
+
+@pytest.mark.parametrize("kind", experiments.SHIPPED)
+def test_the_command_line_and_python_read_answers_alike(kind):
+    one = experiments.SHIPPED[kind]
+    own = quick_experiment(kind, one.template, one.generator, ["tiny-gpt2"])
+    assert experiments.shipped(kind, ["tiny-gpt2"]).settings() == own.settings()
+
+
+def test_a_prompt_for_a_word_is_asked_without_the_space_before_it(tmp_path, log):
+    asked = []
+
+    class Hears(Scripted):
+        def ask(self, prompts, sampling):
+            asked.extend(prompts)
+            return super().ask(prompts, sampling)
+
+    runner = ExperimentRunner(tmp_path, opener=lambda name: Hears(log, name, " True"))
+    result = runner.run(experiments.shipped("boolean", ["m"], num_seqs=3, seq_lens=[2]))
+    assert all(prompt.endswith(":") for prompt in asked)
+    assert all(row["program"].endswith(": ") for row in result.rows)
+    runner.run(experiments.shipped("range", ["m"], num_seqs=3, seq_lens=[2]))
+    assert all(prompt.endswith(": ") for prompt in asked[3:])
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,30 @@ def test_a_distractor_counterfactual_changes_a_constant_and_not_the_answer(token
         assert len(tokenizer.encode(pair.clean)) == len(tokenizer.encode(pair.counterfactual))
 
 
+@pytest.mark.parametrize("seq_len", [5, 8, 17])
+def test_the_twins_constant_occurs_nowhere_in_the_program(seq_len):
+    made, left_out = CounterfactualGenerator(seed=0), 0
+    for seed in range(100):
+        program, _ = generators.make_variable_binding_program(seq_len, np.random.default_rng(seed))
+        chain = VariableChain.of(program)
+        if len(chain.constants) == 10:
+            left_out += 1
+            continue
+        assert made.root(program).counterfactual_answer not in chain.constants
+        if any(one.is_constant for one in chain.distractors):
+            pair = made.distractor(program)
+            (new,) = VariableChain.of(pair.counterfactual).constants - chain.constants
+            assert pair.counterfactual.split("\n")[pair.line - 1].endswith(f"= {new}")
+    assert left_out <= 2
+
+
+def test_a_program_with_all_ten_digits_has_no_pair_and_says_so():
+    program = "\n".join([*(f"{name} = {digit}" for digit, name in enumerate("abcdefghij")), "#d: "])
+    for make in (CounterfactualGenerator().root, CounterfactualGenerator().distractor):
+        with pytest.raises(errors.RequestError, match="occurs in the program already"):
+            make(program)
+
+
 def test_pairs_depend_on_the_seed_and_not_on_what_was_made_before():
     first, second = CounterfactualGenerator(seed=3), CounterfactualGenerator(seed=3)
     second.pairs(TEXTS[:7])

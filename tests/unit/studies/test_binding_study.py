@@ -18,7 +18,8 @@ def table(roles, values, **more):
     """A table as `patching` makes it."""
     cells = np.array(values, dtype=float)
     ends = {name: cells.tolist() for name in ("value", "low", "high")}
-    return {"roles": roles, "layers": list(range(cells.shape[1])), "n": 50, "tried": 60, "success": ends, **more}
+    counts = {"n": 50, "tried": 60, "repeated": 5, "crowded": 0}
+    return {"roles": roles, "layers": list(range(cells.shape[1])), **counts, "success": ends, **more}
 
 
 def found(middle=0.9, root=0.0, control=0.02):
@@ -140,6 +141,33 @@ def test_pairs_differ_where_they_should_and_have_true_answers(untrained, monkeyp
                 assert pair.counterfactual_answer == pair.counterfactual[roles["distractor"][0]] != pair.answer
             else:
                 assert answers[1] == pair.counterfactual_answer != pair.answer
+
+
+def test_another_answer_is_no_other_lines_and_pairs_whose_answer_is_are_counted(untrained, monkeypatch):
+    programs = language.draw(GRAMMAR, 400, np.random.default_rng(5))
+    with sonde.load(shipped.folder(str(untrained))) as model:
+        monkeypatch.setattr(training, "answers", lambda _, some: some.answers)
+        for make in (patching.root_pairs, patching.control_pairs):
+            traced = make(model, programs, 100, np.random.default_rng(6))
+            assert all(pair.counterfactual_answer not in pair.clean for pair in traced.pairs)
+            again = sum(pair.clean.count(pair.answer) > 1 for pair in traced.pairs)
+            assert (traced.repeated, traced.crowded) == (again, 0)
+            assert 10 <= again <= 60
+        traced = patching.query_pairs(model, programs, 100, np.random.default_rng(7))
+        assert all(pair.clean.count(pair.counterfactual_answer) == 1 for pair in traced.pairs)
+
+
+def test_programs_with_all_ten_digits_are_left_out_and_counted(untrained, monkeypatch):
+    wide = language.Grammar(lines=16, letters=16)
+    some = language.draw(wide, 30, np.random.default_rng(8), easy=0.5)
+    full = language.present(some).all(axis=1)
+    assert 0 < full.sum() < 15
+    with pytest.raises(errors.RequestError, match="all ten digits"):
+        language.twins(some, np.random.default_rng(9))
+    with sonde.load(shipped.folder(str(untrained))) as model:
+        monkeypatch.setattr(training, "answers", lambda _, some: some.answers)
+        traced = patching.root_pairs(model, some, 30, np.random.default_rng(9))
+    assert (len(traced.pairs), traced.crowded) == (30 - full.sum(), full.sum())
 
 
 def _source(tokens, words):

@@ -44,7 +44,7 @@ class Grid:
     """All patched runs of one pair.
 
     Attributes:
-        positions: The positions patched, in the order of the second axis.
+        positions: The positions patched, in the order of the second axis; -1, -2, … are groups patched together.
         answer_logit: Logit of the answer under each patch.
         counterfactual_logit: Logit of the counterfactual answer.
         top: The most likely token.

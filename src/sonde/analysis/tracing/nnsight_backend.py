@@ -4,7 +4,7 @@
 
 1. The network is wrapped for the length of the sweep; what nnsight puts into its modules is taken out again afterwards.
 2. One trace of each counterfactual input saves the component's values, one of each clean input its logits.
-3. One trace per cell writes the value of one position (and head) in place, and saves the logits of the last position.
+3. One trace per cell writes the value of one position, or of a group, (and head) in place, and saves the logits of the last position.
 
 Cost: a full forward pass per cell and some milliseconds of tracing. Nothing is left out or resumed.
 """
@@ -39,12 +39,13 @@ def fill(
         for index, pair in enumerate(pairs):
             clean, other = (torch.tensor([ids], device=model.device) for ids in (pair.clean, pair.counterfactual))
             values, theirs = _recorded(envoy, other, places)
-            sheet = sheets.Sheet(pair, plan, plan.positions[index], _patched(envoy, clean, None, None), theirs)
-            for position in plan.positions[index]:
+            columns = plan.columns(index)
+            sheet = sheets.Sheet(pair, plan, tuple(columns), _patched(envoy, clean, None, None), theirs)
+            for column, place in columns.items():
                 for layer, variant in itertools.product(range(len(places)), range(len(slices))):
-                    cell = (0, position, slices[variant])
+                    cell = (0, list(place), slices[variant])
                     logits = _patched(envoy, clean, places[layer], (cell, values[layer][cell]))
-                    sheet.put((layer, position, variant), logits, int(logits.argmax()))
+                    sheet.put((layer, column, variant), logits, int(logits.argmax()))
                 told.add(len(places) * len(slices))
             found[index] = sheet
     return found

@@ -24,6 +24,7 @@ class Settings:
     Attributes:
         layers: Layers to patch; None for all (in the residual stream also the one after the last).
         positions: Absolute positions to patch: for all pairs alike, or one list per pair; None for all.
+        together: For each pair groups of positions; a group is patched in one run, beside the single positions.
         heads: Heads to patch, for `attention_heads`; None for all.
         batch_rows: Patched runs that go through the model together at most.
         backend: `sonde` resumes runs where they are patched; `nnsight` runs one trace per cell.
@@ -32,6 +33,7 @@ class Settings:
 
     layers: Sequence[int] | None = None
     positions: Sequence[int] | Sequence[Sequence[int]] | None = None
+    together: Sequence[Sequence[Sequence[int]]] | None = None
     heads: Sequence[int] | None = None
     batch_rows: int = 256
     backend: Backend = "sonde"
@@ -47,12 +49,21 @@ class Plan:
         layers: Layers, in order.
         heads: Heads, in order; empty where the component has none.
         positions: Positions of each pair.
+        groups: Positions of each pair that are patched together.
     """
 
     component: grids.Component
     layers: tuple[int, ...]
     heads: tuple[int, ...]
     positions: tuple[tuple[int, ...], ...]
+    groups: tuple[tuple[tuple[int, ...], ...], ...] = ()
+
+    def columns(self, index: int) -> dict[int, tuple[int, ...]]:
+        """What is patched together in a pair, by column: a position by itself, groups as -1, -2 and so on."""
+        groups = self.groups[index] if self.groups else ()
+        return {at: (at,) for at in self.positions[index]} | {
+            -number: one for number, one in enumerate(groups, start=1)
+        }
 
     @property
     def variants(self) -> int:
@@ -62,7 +73,7 @@ class Plan:
     @property
     def cells(self) -> int:
         """Cells in all."""
-        return len(self.layers) * self.variants * sum(map(len, self.positions))
+        return len(self.layers) * self.variants * (sum(map(len, self.positions)) + sum(map(len, self.groups)))
 
 
 def plan(
@@ -99,7 +110,8 @@ def plan(
         _chosen(wanted, len(pair), f"position in {pair.name or 'a pair'}")
         for wanted, pair in zip(_per_pair(settings.positions, len(pairs)), pairs, strict=True)
     ]
-    return Plan(component, _chosen(settings.layers, last, "layer"), heads, tuple(positions))  # type: ignore[arg-type]
+    layers = _chosen(settings.layers, last, "layer")
+    return Plan(component, layers, heads, tuple(positions), _groups(settings.together, pairs))  # type: ignore[arg-type]
 
 
 def _check_tokens(model: models_model.Model, pair: tracing_pairs.TracePair) -> None:
@@ -119,6 +131,22 @@ def _per_pair(positions: Any, count: int) -> list[Sequence[int] | None]:
     if len(positions) != count:
         raise errors.RequestError(f"positions for {len(positions)} pairs were given, and there are {count} pairs")
     return list(positions)
+
+
+def _groups(
+    together: Sequence[Sequence[Sequence[int]]] | None, pairs: Sequence[tracing_pairs.TracePair]
+) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """The groups of each pair, sorted inside."""
+    if together is None:
+        return ()
+    if len(together) != len(pairs):
+        raise errors.RequestError(f"groups of {len(together)} pairs were given, and there are {len(pairs)} pairs")
+    if not all(group for groups in together for group in groups):
+        raise errors.RequestError("a group of positions to patch together needs at least one position")
+    return tuple(
+        tuple(_chosen(group, len(pair), f"position in {pair.name or 'a pair'}") for group in groups)
+        for groups, pair in zip(together, pairs, strict=True)
+    )
 
 
 def _chosen(wanted: Sequence[int] | None, end: int, what: str) -> tuple[int, ...]:

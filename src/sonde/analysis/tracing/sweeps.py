@@ -13,6 +13,9 @@ A cell puts what the counterfactual run has at one place into the clean run, and
 | `attention` | `hook_attn_out` at one position |
 | `mlp` | `hook_mlp_out` at one position |
 
+Positions that are named `together` are patched in one run, as a column of their own: a value that two tokens carry is found
+only so.
+
 1. Pairs of equal length are run together: clean and counterfactual inputs once, with everything kept (`resuming`).
 2. Each patch is reduced to a vector in the stream, at one layer and position (`components`).
 3. For each position one pass over the positions from there on; the cells of a layer join the batch at that layer.
@@ -27,8 +30,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from sonde.analysis.tracing import components, grids, nnsight_backend, planning, resuming, sheets
 from sonde.analysis.tracing import pairs as tracing_pairs
@@ -85,26 +86,33 @@ def _fill(
     for group in _groups(pairs, together):
         clean, other = _bases(engine, [pairs[index] for index in group], plan)
         sheet = {
-            index: sheets.Sheet(pairs[index], plan, plan.positions[index], clean.logits[row, -1], other.logits[row, -1])
+            index: sheets.Sheet(
+                pairs[index], plan, tuple(plan.columns(index)), clean.logits[row, -1], other.logits[row, -1]
+            )
             for row, index in enumerate(group)
         }
         patches = [components.patches(engine, clean, other, plan, layer) for layer in plan.layers]
         skips = np.stack([one.equal.cpu().numpy() for one in patches]) if settings.skip_equal and patches else None
-        for position in sorted({position for index in group for position in plan.positions[index]}):
-            rows = {row: sheet[index] for row, index in enumerate(group) if position in plan.positions[index]}
+        columns = {row: plan.columns(index) for row, index in enumerate(group)}
+        for place in sorted({place for one in columns.values() for place in one.values()}):
+            rows = {row: [at for at, own in one.items() if own == place] for row, one in columns.items()}
+            rows = {row: at for row, at in rows.items() if at}
             cells = list(itertools.product(range(len(patches)), rows, range(plan.variants)))
-            ends = position == len(pairs[group[0]]) - 1
+            ends = place[-1] == len(pairs[group[0]]) - 1
             needed = [
                 cell
                 for cell in cells
                 if (ends or patches[cell[0]].entry < model.cfg.n_layers)
-                and (skips is None or not skips[*cell, position])
+                and (skips is None or not skips[cell][list(place)].all())
             ]
             for start in range(0, len(needed), settings.batch_rows):
                 chunk = needed[start : start + settings.batch_rows]
-                logits = engine.resume(clean, position, _joins(chunk, patches, position))[:, -1]
-                _write(rows, chunk, position, logits)
-            told.add(len(cells))
+                logits = engine.resume(clean, place[0], _joins(chunk, patches, clean, place))[:, -1]
+                tops = logits.argmax(dim=-1).tolist()
+                for cell, one, top in zip(chunk, logits, tops, strict=True):
+                    for column in rows[cell[1]]:
+                        sheet[group[cell[1]]].put((cell[0], column, cell[2]), one, top)
+            told.add(len(patches) * plan.variants * sum(map(len, rows.values())))
         found |= sheet
     return found
 
@@ -129,23 +137,22 @@ def _bases(
 
 
 def _joins(
-    chunk: Sequence[tuple[int, int, int]], patches: Sequence[components.Patches], position: int
+    chunk: Sequence[tuple[int, int, int]],
+    patches: Sequence[components.Patches],
+    clean: resuming.Base,
+    place: tuple[int, ...],
 ) -> Mapping[int, resuming.Join]:
-    """Cells (layer index, row, variant), which come in the order of their layers, as rows of a pass."""
+    """Cells (layer index, row, variant), which come in the order of their layers, as rows of a pass.
+
+    What a layer's component writes at a position changes the stream behind it at that position only, so the vectors of
+    single positions serve for any group of them.
+    """
     joins = {}
     for index, cells in itertools.groupby(chunk, key=lambda cell: cell[0]):
-        vectors = patches[index].vectors
+        entry, vectors = patches[index].entry, patches[index].vectors
         owners, variants = torch.tensor([cell[1:] for cell in cells], device=vectors.device).T
-        joins[patches[index].entry] = resuming.Join(owners, vectors[owners, variants, position][:, None])
+        at = torch.tensor(place, device=vectors.device)
+        stream = clean.streams[entry][owners, place[0] : place[-1] + 1]
+        stream[:, at - place[0]] = vectors[owners[:, None], variants[:, None], at]
+        joins[entry] = resuming.Join(owners, stream)
     return joins
-
-
-def _write(
-    rows: Mapping[int, sheets.Sheet],
-    chunk: Sequence[tuple[int, int, int]],
-    position: int,
-    logits: Float[Tensor, "cell d_vocab"],
-) -> None:
-    tops = logits.argmax(dim=-1).tolist()
-    for cell, (layer, row, variant) in enumerate(chunk):
-        rows[row].put((layer, position, variant), logits[cell], tops[cell])

@@ -28,6 +28,8 @@ from sonde.store import documents
 
 KIND, RESULTS = "layers", "results.json"
 STAGES = tuple(stages.STAGES)
+#: What no mean of a measure can be below or above.
+LIMITS = {"kl": lab_rows.NO_LESS, "loss": lab_rows.NO_LESS, "entropy": lab_rows.NO_LESS, "agreement": lab_rows.SHARE}
 #: A layer stands out if skipping it does so many times the harm of the median one in the middle.
 STANDS_OUT = 3.0
 
@@ -145,7 +147,7 @@ def estimates(columns: list[dict[str, list[float]] | None], measure: str) -> dic
     made: dict[str, list[float]] = {"value": [], "low": [], "high": []}
     for one in columns:
         values = np.array([np.nan] if one is None else one[measure], dtype=np.float64)
-        found = lab_rows.mean(values, np.arange(len(values)))
+        found = lab_rows.mean(values, np.arange(len(values)), limits=LIMITS[measure])
         for end, numbers in made.items():
             numbers.append(getattr(found, end))
     return {end: np.array(numbers) for end, numbers in made.items()}

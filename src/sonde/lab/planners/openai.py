@@ -3,11 +3,12 @@
     planner = openai.OpenAIPlanner("my-model", server="http://127.0.0.1:8000/v1")
 
 Each turn the model sees its instructions, a summary of the log, and the last few turns, never more than `CONTEXT`
-characters (and the tools, about 6,000): what is older is in the summary, and all of it can be asked for with `aggregate`.
+characters (and the tools, at most 12,000): what is older is in the summary, and all of it can be asked for with `aggregate`.
 So a thousand turns cost as much each as the tenth.
 
-What a model writes is not to be trusted. A reply that is no valid call is told back once; every further one in a row
-counts as an experiment, and after `MOST_INVALID` of them the inquiry ends. When the experiments are spent, the model has
+What a model writes is not to be trusted. A reply that is no valid call is told back and counted, apart from the
+experiments; after `MOST_INVALID` of them in a row the inquiry ends. Once a call was valid, a plain text without one is the
+model's last word and ends the inquiry, unless it was cut off. When the experiments are spent, the model has
 `CLOSING` turns to conclude. A server that dies ends the process, not the inquiry: taken up again, the model is shown the
 summary of what it did. Costs one request a turn, against the budget of tokens.
 """
@@ -38,7 +39,9 @@ INSTRUCTIONS = f"""You are a careful researcher who finds out which layers of a 
 the model and measuring. You act only by calling tools, one or a few per reply.
 
 Rules of the lab, which it enforces:
-- run_experiment without a prediction uses exploring examples. Explore with small, informative experiments.
+- run_experiment without a prediction uses exploring examples. Explore with small, informative experiments. Begin with a
+  sweep: it skips every layer for the price of one experiment, and says which do more harm than their size explains. Heads
+  and MLPs can be swept, pairs of prompts patched, and directions probed for, added and removed.
 - Propose hypotheses that could be wrong, and rivals to them. Say what you would see if they were wrong.
 - Before a held-out test, register_prediction. Then run_experiment with that prediction, then three times with
   control=true. Then conclude: the lab decides from the runs whether the hypothesis is supported or refuted.
@@ -87,8 +90,8 @@ class OpenAIPlanner:
             except errors.BudgetError as error:
                 return f"The budget of tokens ended the inquiry: {error}"
             calls = [part for part in response.data if isinstance(part, openai_client.ToolCall)][:MOST_CALLS]
-            if not calls and response.text.strip().strip(".").upper() == DONE:
-                return "The model said that it is finished."
+            if not calls and (last := _final(inquiry, response)):
+                return last
             turn, wrong = [_assistant(response.text, calls)], "there was none" if not calls else ""
             for call in calls:
                 reply = yield planning.Call(call.name, call.arguments)
@@ -97,7 +100,7 @@ class OpenAIPlanner:
             if not calls:
                 turn.append({"role": "user", "content": TOLD_BACK.format(why=wrong)})
             invalid = invalid + 1 if wrong else 0
-            if invalid > 1:
+            if wrong:
                 inquiry.append("usage", {"tokens": 0, "seconds": 0.0, "strikes": 1, "why": wrong[:SAID]})
             turns = [*turns, turn][-12:]
 
@@ -149,6 +152,17 @@ def _stop(inquiry: inquiries.Inquiry, invalid: int, closing: int) -> str:
     if used.calls >= limits.calls:
         return f"The model made {used.calls} calls, the most that a budget of {limits.experiments} experiments allows."
     return ""
+
+
+def _final(inquiry: inquiries.Inquiry, response: records.LLMResponse) -> str:
+    """Why a reply without a call ends the inquiry; empty if it does not."""
+    said = response.text.strip()
+    if said.strip(".").upper() == DONE:
+        return "The model said that it is finished."
+    began = any(one["outcome"] in ("ok", "refused") for one in inquiry.entries("call", own=True))
+    if not said or not began or response.finish_reason == "length":
+        return ""
+    return f"The model ended with: {said[:SAID]}"
 
 
 def _assistant(text: str, calls: Sequence[openai_client.ToolCall]) -> dict[str, Any]:

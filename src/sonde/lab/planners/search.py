@@ -1,15 +1,20 @@
 """Which layers does a task need? A planner that needs no language model and always decides the same way.
 
-It looks for layer sets without which the task breaks, and for a layer set that is enough for it:
+It looks for layers that matter more than their size explains, for layer sets without which the task breaks, and for a layer
+set that is enough for it:
 
-1. Both ends: only the first layer, then only the last layer runs. If the task survives both, it needs no layer in
-   particular, and nothing is concluded.
-2. Breaking sets: from the largest set whose removal breaks the task, delta debugging (`minimising`) finds a 1-minimal
-   one. The search goes on in the layers outside of it, for up to half of the budget.
-3. Sufficient set: delta debugging over all layers, for a 1-minimal set that is enough alone.
-4. Each set found becomes a hypothesis with a prediction. When all are registered, each is tested on examples that were
-   not used to find it, with random layer sets of the same size as controls. The lab then decides, about all of them
-   together.
+1. A sweep skips every layer by itself: one experiment. A layer that does more harm than its norm and block influence explain
+   (`outliers`) becomes a hypothesis: on other examples its skip will cost more than a layer of its size does at most, and
+   the layers most like it in size will not.
+2. Both ends: only the first layer, then only the last layer runs. If the task survives both, and every single skip, it
+   needs no layer in particular.
+3. Breaking sets: single layers that break the task come from the sweep, the worst first. In the layers outside of them,
+   from the largest set whose removal breaks the task, delta debugging (`minimising`) finds a 1-minimal one, and so on, for up
+   to half of the budget.
+4. Sufficient set: delta debugging over all layers, for a 1-minimal set that is enough alone.
+5. Each becomes a hypothesis with a prediction. When all are registered, each is tested on examples that were not used to
+   find it, with other layers as controls: those alike in size for what a sweep found odd, random sets of the same size for
+   the others. The lab then decides, about all of them together.
 
 A task works if at least `WORKS` of the solved examples are kept, and is broken if at most `BROKEN` are. While searching,
 a set inside a broken one is taken to be broken and one around a working set to work; sets that are reported were all
@@ -20,7 +25,7 @@ Costs the budget: (1 + controls) experiments for each set reported, the rest for
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from sonde.lab import desk, inquiries, planning, rules
 from sonde.lab.planners import minimising
@@ -32,7 +37,7 @@ BOUND = 0.5
 TEST = 1 + rules.CONTROLS
 STOPPED = "The budget ended the search before everything was tried."
 Layers = tuple[int, ...]
-Goal = Literal["breaking", "sufficient"]
+Goal = Literal["odd", "breaking", "sufficient"]
 Steps = Generator[planning.Call, desk.Reply, None]
 
 
@@ -69,6 +74,7 @@ class _Search:
     known: dict[Layers, float] = field(default_factory=dict)
     runs: dict[Layers, str] = field(default_factory=dict)
     found: list[tuple[Goal, Layers, bool]] = field(default_factory=list)
+    bounds: dict[Layers, float] = field(default_factory=dict)
     stopped: str = ""
     refused: str = ""
 
@@ -82,29 +88,67 @@ class _Search:
             return "There is only one layer to leave out: nothing to search."
         ends = (self.all[:1], self.all[-1:])
         try:
+            singles = yield from self.swept()
             for end in ends:
                 yield from self.measure(end)
         except BudgetSpentError:
+            if self.found:
+                yield from self.confirm()
             return self.refused or "The budget was spent before the search began."
-        if all(self.known[end] > BROKEN for end in ends):
+        if not singles and all(self.known[end] > BROKEN for end in ends):
             yield from self.note(
                 f"With only layer {ends[0][0]} and with only layer {ends[1][0]} the task is not broken: no layer is "
                 "needed in particular, so there is nothing to minimise.",
                 ends,
             )
+            if self.found:
+                yield from self.confirm()
+                return "No layer is needed in particular."
             return "Nothing matters: the task survives on either end of the model alone. Nothing is concluded."
-        start = self.without(next(end for end in ends if self.known[end] <= BROKEN))
+        start = self.without(next((end for end in ends if self.known[end] <= BROKEN), ()))
         try:
-            yield from self.breaking(start)
+            yield from self.breaking(start, singles)
         except BudgetSpentError:
             self.stopped = self.refused or STOPPED
         yield from self.sufficient()
         yield from self.confirm()
         return self.stopped or "The search is complete."
 
-    def breaking(self, start: Layers) -> Steps:
+    def swept(self) -> Generator[planning.Call, desk.Reply, Layers]:
+        """Skips every layer by itself; keeps what stands out, and returns the layers that break the task, the worst first."""
+        if not self.budget:
+            raise BudgetSpentError
+        some = {} if self.all == self.everything else {"layers": list(self.all)}
+        reply = yield planning.Call("sweep", {"over": "layers", **some})
+        if reply.outcome != "ok":
+            self.refused = f"The search ended where a sweep was refused: {reply.result.get('error')}."
+            raise BudgetSpentError
+        self.spent += 1
+        harm = dict[int, tuple[float, float]]()
+        odd = {one["corruption"]: float(one["bound"]) for one in reply.result["odd"]}
+        for layer, row in zip(self.all, reply.result["rows"], strict=True):
+            ran, kept = self.without((layer,)), float(row["kept"] or 0.0)
+            self.known[ran], self.runs[ran] = kept, row["run"]
+            harm[layer] = (kept, -float("inf") if row["loss_delta"] is None else -float(row["loss_delta"]))
+            if row["corruption"] in odd:
+                self.found.append(("odd", (layer,), True))
+                self.bounds[layer,] = odd[row["corruption"]]
+        singles = tuple(layer for layer in sorted(harm, key=lambda one: harm[one]) if harm[layer][0] <= BROKEN)
+        told = f"{_names(singles)} break{'s' if len(singles) == 1 else ''}" if singles else "no layer breaks"
+        stands = [layers for goal, layers, _ in self.found if goal == "odd"]
+        odd = _names(tuple(layer for layers in stands for layer in layers)) if stands else "no layer"
+        text = f"Skipped alone, {told} {self.task!r} on the exploring examples, the worst first; {odd} stands out from its size."
+        yield planning.Call("note", {"text": text, "cites": [reply.result["sweep"]]})
+        return singles
+
+    def breaking(self, start: Layers, singles: Layers) -> Steps:
         """Finds disjoint 1-minimal sets whose removal breaks the task."""
-        left = start
+        for layer in singles:
+            if self.spent + TEST * (len(self.found) + 1) > max(self.budget / 2, self.spent + TEST):
+                self.stopped = STOPPED
+                break
+            self.found.append(("breaking", (layer,), True))
+        left = tuple(layer for layer in start if layer not in singles)
         while left and self.spent + TEST * len(self.found) < self.budget / 2:
             self.reserve = TEST * (len(self.found) + 2)  # for this one, and for the sufficient set
             if not (yield from self.fulfils("breaking", left)):
@@ -113,7 +157,8 @@ class _Search:
             self.found.append(("breaking", layers, minimal))
             if not minimal:
                 return
-            left = self.without(layer for _, found, _ in self.found for layer in found)
+            done = {layer for goal, found, _ in self.found if goal == "breaking" for layer in found}
+            left = self.without(done | set(singles))
 
     def sufficient(self) -> Steps:
         """Finds a 1-minimal set that is enough alone."""
@@ -188,10 +233,9 @@ class _Search:
         for goal, layers, minimal in self.found:
             statement, claim = self.worded(goal, layers, minimal=minimal)
             made = yield planning.Call("propose_hypothesis", {"statement": statement})
-            relation = "below" if goal == "breaking" else "above"
-            ran = self.without(layers) if goal == "breaking" else layers
+            ran = layers if goal == "sufficient" else self.without(layers)
             asked = {"hypothesis": made.result.get("hypothesis", ""), "corruption": self.spelled(ran)}
-            asked |= {"measure": "kept", "relation": relation, "value": BOUND}
+            asked |= self.expected(goal, layers)
             guess = yield planning.Call("register_prediction", asked)
             if guess.outcome == "ok":
                 stated.append((made.result["hypothesis"], guess.result["prediction"], claim))
@@ -209,6 +253,13 @@ class _Search:
             if reply.outcome != "ok":
                 yield from self.note(str(reply.result["error"]), ())
 
+    def expected(self, goal: Goal, layers: Layers) -> dict[str, Any]:
+        """What is predicted about a set."""
+        if goal == "odd":
+            value = round(self.bounds[layers], 3)
+            return {"measure": "loss_delta", "relation": "above", "value": value, "controls": "alike"}
+        return {"measure": "kept", "relation": "below" if goal == "breaking" else "above", "value": BOUND}
+
     def note(self, text: str, about: Iterable[Layers]) -> Steps:
         """Writes a note that cites runs."""
         yield planning.Call("note", {"text": text, "cites": [self.runs[one] for one in about if one in self.runs]})
@@ -216,6 +267,9 @@ class _Search:
     def worded(self, goal: Goal, layers: Layers, *, minimal: bool) -> tuple[str, str]:
         """Hypothesis and claim about a set."""
         names = _names(layers)
+        if goal == "odd":
+            claim = f"{names[0].upper()}{names[1:]} matters more to {self.task!r} than its norm and block influence explain."
+            return claim, claim
         if goal == "breaking":
             statement = f"Without {names} the model cannot do {self.task!r}."
             claim = f"Skipping {names} breaks {self.task!r}."

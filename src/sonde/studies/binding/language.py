@@ -188,15 +188,19 @@ def balanced(grammar: Grammar, count: int, rng: np.random.Generator, *, held_out
 
 
 def twins(programs: Programs, rng: np.random.Generator) -> Programs:
-    """The same programs with another root constant, and so another answer."""
+    """The same programs with another root constant, and so another answer, which occurs nowhere in the program.
+
+    Raises:
+        RequestError: A program has all ten digits.
+    """
     return _changed(programs, programs.roots, rng)
 
 
 def distractor_twins(programs: Programs, rng: np.random.Generator) -> tuple[Programs, Int[np.ndarray, "program"]]:
-    """The same programs with another constant off the query's chain, and the line of it; the answer stays.
+    """The same programs with another constant off the query's chain, new to them, and its line; the answer stays.
 
     Raises:
-        RequestError: A program has no constant beside its root.
+        RequestError: A program has no constant beside its root, or all ten digits.
     """
     free = programs.parents < 0
     free[np.arange(len(programs)), programs.roots] = False
@@ -204,6 +208,16 @@ def distractor_twins(programs: Programs, rng: np.random.Generator) -> tuple[Prog
         raise errors.RequestError("a program has no constant beside its root, so there is no control: leave it out")
     lines = _any_of(free, rng)
     return _changed(programs, lines, rng), lines
+
+
+def present(programs: Programs) -> Bool[np.ndarray, "program digit"]:
+    """Which digits occur in each program."""
+    return np.stack([(programs.tokens == digit).any(axis=1) for digit in range(len(DIGITS))], axis=1)
+
+
+def repeated(programs: Programs) -> Bool[np.ndarray, "program"]:
+    """In which programs the answer is also the constant of another line."""
+    return (programs.tokens == programs.answers[:, None]).sum(axis=1) > 1
 
 
 def joined(*some: Programs) -> Programs:
@@ -273,13 +287,18 @@ def _side(programs: Programs, held_out: bool) -> Programs:
     return programs[is_held_out(programs.grammar, programs.tokens) == held_out]
 
 
-def _any_of(allowed: Bool[np.ndarray, "program line"], rng: np.random.Generator) -> Int[np.ndarray, "program"]:
-    """One of the allowed lines of each program."""
+def _any_of(allowed: Bool[np.ndarray, "program choice"], rng: np.random.Generator) -> Int[np.ndarray, "program"]:
+    """One of what is allowed of each program."""
     return np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1)
 
 
 def _changed(programs: Programs, lines: Int[np.ndarray, "program"], rng: np.random.Generator) -> Programs:
-    """The programs with another digit as the constant of the given lines."""
-    tokens, rows = programs.tokens.copy(), np.arange(len(programs))
-    tokens[rows, right(lines)] = (tokens[rows, right(lines)] + rng.integers(1, 10, len(programs))) % 10
+    """The programs with a digit that occurs nowhere in them as the constant of the given lines."""
+    tokens, rows, free = programs.tokens.copy(), np.arange(len(programs)), ~present(programs)
+    if not free.any(axis=1).all():
+        raise errors.RequestError(
+            "a program has all ten digits, so no constant is new to it, and a changed answer could be another line's: leave "
+            "it out"
+        )
+    tokens[rows, right(lines)] = _any_of(free, rng)
     return Programs(programs.grammar, tokens, programs.parents, programs.query)

@@ -86,7 +86,8 @@ def staircase(name: str, hops: str, table: Mapping[str, Any]) -> charts.Heatmap:
         x_name="stream into layer (the last: after all layers)",
         y_name="patched token",
         value_name="share of pairs with the other answer",
-        caption=f"{table['n']} held-out pairs, root after line 2.",
+        caption=f"{table['n']} held-out pairs, root after line 2. The other answer occurs nowhere in the program "
+        f"({table['crowded']} programs with all ten digits left out); the first also elsewhere in {table['repeated']}.",
         limits=(0.0, 1.0),
         hover=tuple(
             tuple(f"[{low:.2f}, {high:.2f}]" for low, high in zip(*pair, strict=True))

@@ -1,7 +1,7 @@
 """Which way does the value take through the model? Patching by role and layer, its control, and single heads.
 
 1. Held-out programs with the root after line 2, out of reach of the heuristics, per number of hops; the twin has another
-   root constant. Pairs are kept if the model answers both sides rightly.
+   root constant, one that occurs nowhere in the program. Pairs are kept if the model answers both sides rightly.
 2. The twin's stream is put into the clean run at each role (root, right-hand sides up the chain, query, final) and
    layer: does the answer become the twin's? The value is where it does.
 3. Control: pairs in which a constant off the chain differs, patched at every position and layer. Does the answer become
@@ -39,11 +39,15 @@ class Traced:
         pairs: Clean and counterfactual tokens.
         roles: Positions by role, one for each pair.
         tried: How many pairs were drawn for these; the model answered the others wrongly on one side.
+        repeated: In how many of them the clean answer is also the constant of another line.
+        crowded: How many programs have all ten digits, so that no constant was new to them: they are left out.
     """
 
     pairs: tuple[tracing_pairs.TracePair, ...]
     roles: tuple[Mapping[str, tuple[int, ...]], ...]
     tried: int
+    repeated: int
+    crowded: int = 0
 
     def places(self, role: str) -> list[int]:
         """The position of a role in each pair."""
@@ -52,7 +56,9 @@ class Traced:
 
 def root_pairs(model: models_model.Model, programs: language.Programs, count: int, rng: np.random.Generator) -> Traced:
     """Pairs that differ in the root constant, at most `count`, of those programs that the model gets right."""
-    return _kept(model, programs, language.twins(programs, rng), count)
+    some = programs[(~language.present(programs)).any(axis=1)]
+    found = _kept(model, some, language.twins(some, rng), count)
+    return dataclasses.replace(found, crowded=len(programs) - len(some))
 
 
 def control_pairs(
@@ -60,26 +66,24 @@ def control_pairs(
 ) -> Traced:
     """Pairs that differ in a constant off the chain; its new value counts as the counterfactual answer.
 
-    The role `distractor` is added. A new value that is the right answer would count for nothing: those are left out.
+    The role `distractor` is added.
     """
-    free = (programs.parents < 0).sum(axis=1) > 1
-    programs = programs[free]
-    twins, lines = language.distractor_twins(programs, rng)
-    changed = twins.tokens[np.arange(len(twins)), language.right(lines)]
-    fine = changed != programs.answers
-    found = _kept(model, programs[fine], twins[fine], count, changed[fine])
+    programs = programs[(programs.parents < 0).sum(axis=1) > 1]
+    some = programs[(~language.present(programs)).any(axis=1)]
+    twins, lines = language.distractor_twins(some, rng)
+    found = _kept(model, some, twins, count, twins.tokens[np.arange(len(twins)), language.right(lines)])
     places = [int(np.flatnonzero(np.not_equal(pair.clean, pair.counterfactual))[0]) for pair in found.pairs]
     roles = tuple({**one, "distractor": (at,)} for one, at in zip(found.roles, places, strict=True))
-    return dataclasses.replace(found, roles=roles)
+    return dataclasses.replace(found, roles=roles, crowded=len(programs) - len(some))
 
 
 def query_pairs(model: models_model.Model, programs: language.Programs, count: int, rng: np.random.Generator) -> Traced:
-    """Pairs that differ in the letter that is asked for, and in the answer."""
+    """Pairs that differ in the letter that is asked for, and in the answer; the other answer is one line's only."""
     lines = (programs.query + rng.integers(1, programs.grammar.lines, len(programs))) % programs.grammar.lines
     tokens = programs.tokens.copy()
     tokens[:, -2] = tokens[np.arange(len(programs)), 2 * lines]
     twins = language.Programs(programs.grammar, tokens, programs.parents, lines)
-    fine = (twins.hops <= programs.grammar.max_hops) & (twins.answers != programs.answers)
+    fine = (twins.hops <= programs.grammar.max_hops) & (twins.answers != programs.answers) & ~language.repeated(twins)
     return _kept(model, programs[fine], twins[fine], count)
 
 
@@ -141,6 +145,8 @@ def _table(found: sweeps.Sweep, roles: Sequence[Mapping[str, Sequence[int]]], tr
         "layers": list(found.layers),
         "n": len(traced.pairs),
         "tried": traced.tried,
+        "repeated": traced.repeated,
+        "crowded": traced.crowded,
         "success": {name: np.round(values, 4).tolist() for name, values in ends.items()},
         "recovery": np.round(recovery.estimate, 4).tolist(),
     }
@@ -176,7 +182,8 @@ def _kept(
         )
         for at in chosen.tolist()
     )
-    return Traced(pairs, tuple(programs.roles(at) for at in chosen.tolist()), tried)
+    roles = tuple(programs.roles(at) for at in chosen.tolist())
+    return Traced(pairs, roles, tried, int(language.repeated(programs[chosen]).sum()))
 
 
 def _rate(values: Bool[np.ndarray, "pair"]) -> dict[str, float]:

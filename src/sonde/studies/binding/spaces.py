@@ -75,6 +75,7 @@ def _measured(
         "layer": layer,
         "components": COMPONENTS,
         "n": len(test.pairs),
+        "repeated": test.repeated,
         "learned_from": len(training.pairs),
         "accuracy": fitted.accuracy.to_json(),
         "majority": fitted.majority,

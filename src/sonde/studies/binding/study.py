@@ -30,6 +30,7 @@ KIND = "binding"
 STAGES = ("train", "trace", "report")
 RESULTS = "results.json"
 ENOUGH, LITTLE, CONTROL = 0.6, 0.2, 0.05
+TWINS = "a digit that occurs nowhere in the program"
 ANY = "any right-hand side between"
 PLACES = (("number", "rhs_2"), ("number", "final"), ("variable", "query"), ("variable", "final"))
 Tell = Callable[[str, int, int], None]
@@ -101,9 +102,10 @@ def run(
     settings = Settings(tuple(models), pairs, seed)
     for name in settings.models:
         shipped.folder(name)
-    kept = store.Run.take_up(runs_dir, kind=KIND, settings=dataclasses.asdict(settings), seed=seed, id=run)
+    told = {**dataclasses.asdict(settings), "twins": TWINS}
+    kept = store.Run.take_up(runs_dir, kind=KIND, settings=told, seed=seed, id=run)
     traces = {Path(name).name: _traced(name, kept.folder, settings, tell) for name in settings.models}
-    results = {"study": KIND, "settings": dataclasses.asdict(settings), "models": traces}
+    results = {"study": KIND, "settings": told, "models": traces}
     documents.write_results(kept.folder / RESULTS, results)
     if kept.status != "finished":
         kept.finish({name: one["verdict"] for name, one in traces.items()})
