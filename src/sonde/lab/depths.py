@@ -26,9 +26,10 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import pydantic
 
 from sonde import store
 from sonde.analysis import fluency
@@ -37,7 +38,7 @@ from sonde.lab import corruptions, measuring, texts
 from sonde.models import identity
 from sonde.models import model as models_model
 from sonde.report import charts, page
-from sonde.store import documents
+from sonde.store import damage, documents, schemas
 
 KIND, RESULTS = "depth", "results.json"
 REPEATS, FORMAT, GRAMMATICAL, RIGHT = "repeats the last token", "notices the format", "grammatical", "right"
@@ -46,6 +47,31 @@ ECHO = 3
 #: Tokens of the ordinary texts that grammar is held against.
 ORDINARY = 64
 Tell = Callable[[str, int, int], None]
+
+
+class _Said(pydantic.BaseModel):
+    """What the first layers make of one prompt."""
+
+    said: schemas.Text
+    loss: schemas.Number | None
+    holds: dict[str, pydantic.StrictBool | None]
+    shuffled_passes: pydantic.StrictBool
+
+    @pydantic.model_validator(mode="after")
+    def _all_looked_for(self) -> "_Said":
+        if set(self.holds) != set(BEHAVIOURS):
+            raise ValueError(f"expected {', '.join(BEHAVIOURS)}")
+        return self
+
+
+class _Depth(pydantic.BaseModel):
+    """What the first layers make of all prompts."""
+
+    layers: schemas.Count
+    prompts: Annotated[list[_Said], pydantic.Field(min_length=1)]
+
+
+DEPTH_KIND = schemas.register("depth of a model", _Depth)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +202,11 @@ def run(
         if not path.is_file():
             limit = _ordinary(model) if limit is None else limit
             documents.keep(path, _measured(model, settings, layers, limit))
-        depths.append(documents.kept(path))
+        depths.append(documents.kept(path, DEPTH_KIND))
+        if len(depths[-1]["prompts"]) != len(settings.prompts):
+            raise damage.Damage(
+                path, f"it is about {len(depths[-1]['prompts'])} prompts, expected {len(settings.prompts)}"
+            ).error()
         tell("layers", layers, count)
     results = {"study": KIND, "settings": told, "n_layers": count, "depths": depths}
     results["table"] = table(settings, depths)

@@ -58,6 +58,7 @@ class _Summary(pydantic.BaseModel):
 
 SETTINGS_KIND = schemas.register("settings of an experiment", schemas.Data)
 RESULTS_KIND = schemas.register("table of results", Annotated[list[_Row], pydantic.Field(fail_fast=True)])
+MODELS_KIND = schemas.register("records of models", dict[str, schemas.Data])
 SUMMARY_KIND = schemas.register("summary of an experiment", _Summary)
 BATCH_KIND = schemas.register("batch of results", _Batch)
 _STAMP = re.compile(r"[\w-]{1,60}", re.ASCII)
@@ -120,7 +121,7 @@ class Kept:
         from sonde.models import identity
 
         path = self.folder / MODELS
-        known = read(path) if path.exists() else {}
+        known = documents.read_results(path, MODELS_KIND) if path.exists() else {}
         identity.check(known.get(held["name"], {}), held, what=f"the experiment in {self.folder}")
         with disk.explained(path):
             _write(path, {**known, held["name"]: plain.jsonable(held)})
