@@ -122,11 +122,13 @@ def check_layers(layers: Sequence[int] | None, chosen: Sequence[Component], n_la
     """
     if layers is None:
         return
-    widest = max(chosen, key=lambda one: layers_of(one, n_layers))
+    widest: Component = max(chosen, key=lambda one: layers_of(one, n_layers))
     wrong = [layer for layer in layers if not 0 <= layer < layers_of(widest, n_layers)]
-    empty = [one for one in chosen if not any(0 <= layer < layers_of(one, n_layers) for layer in layers)]
+    empty: list[Component] = [
+        one for one in chosen if not any(0 <= layer < layers_of(one, n_layers) for layer in layers)
+    ]
     if wrong or empty:
-        component: Component = widest if wrong else empty[0]
+        component = widest if wrong else empty[0]
         raise errors.RequestError(
             f"no layer {(wrong or layers)[0]} to trace {component} at: this model has layers 0 to "
             f"{layers_of(component, n_layers) - 1} there (only residual_stream has {n_layers}, the stream after the last layer)"
