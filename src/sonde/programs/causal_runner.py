@@ -25,15 +25,37 @@ import datetime
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import pydantic
 
 from sonde.core import errors
 from sonde.models import identity
 from sonde.programs import causal, causal_asking, causal_pairs, causal_settings, causal_traces, results
-from sonde.store import disk, plain
+from sonde.store import disk, plain, schemas
 
 FOLDER = Path("results") / "full_token_layer_patching"
 INTERVENTIONS, PATCHES = "intervention_results.json", "patch_results.json"
+
+
+class _Row(pydantic.BaseModel):
+    """A traced pair, as far as it is used again."""
+
+    intervention_type: schemas.Text
+    program: schemas.Text
+    layers: list[schemas.Count]
+    heads: list[schemas.Count]
+    grid: schemas.Data
+    all_tokens: pydantic.StrictBool
+
+
+class _Batch(pydantic.BaseModel):
+    """A line of rows.jsonl."""
+
+    rows: Annotated[list[_Row], pydantic.Field(min_length=1)]
+
+
+BATCH_KIND = schemas.register("batch of traces", _Batch)
 SMALL_MODEL = 5_000_000
 
 
@@ -132,7 +154,7 @@ class CausalExperimentRunner:
         tracer.check(components)
         where = Path(folder) if folder is not None else new_folder(self.output_dir)
         works = [work for name in components for work in _works(tracer, prepared, name)]
-        kept = results.Kept(where, _told(tracer, prepared, components))
+        kept = results.Kept(where, _told(tracer, prepared, components), BATCH_KIND)
         try:
             kept.check_model(identity.of(tracer.model))
             batches = _run(tracer, works, kept, tell)

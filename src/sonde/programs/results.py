@@ -85,12 +85,12 @@ class ExperimentResult:
 class Kept:
     """The folder of an experiment under way."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """Makes the folder, or takes up the one that is there.
+    def __init__(self, folder: Path, settings: Mapping[str, Any], kind: str = BATCH_KIND) -> None:
+        """Makes the folder, or takes up the one that is there, whose batches are of a kind.
 
         Raises:
             RequestError: The folder holds an experiment with other settings.
-            StoreError: It cannot be written, or somebody else is writing it.
+            StoreError: It cannot be written, is damaged, or somebody else is writing it.
         """
         self.folder = folder
         told = plain.jsonable(settings)
@@ -108,7 +108,7 @@ class Kept:
             )
         with disk.explained(folder / ROWS):
             self._file = disk.AppendFile(folder / ROWS)
-            batches, end = documents.whole_lines(folder / ROWS, BATCH_KIND)
+            batches, end = documents.whole_lines(folder / ROWS, kind)
             self.batches: list[list[Row]] = [batch["rows"] for batch in batches]
             self._file.cut(end)
 

@@ -35,19 +35,22 @@ def unseal_line(line: bytes, kind: str) -> dict[str, Any]:
     Raises:
         UnreadableError: The checksum does not match, or it is no document of this kind.
     """
-    size = len(_line_end(b""))
-    body, end = line[:-size], line[-size:]
-    if end != _line_end(body):
+    if not _sealed_line(line):
         raise damage.UnreadableError("the checksum of the line does not match")
     return parse(line, kind)
 
 
+def _sealed_line(line: bytes) -> bool:
+    size = len(_line_end(b""))
+    return line[-size:] == _line_end(line[:-size])
+
+
 def whole_lines(path: Path, kind: str) -> tuple[list[dict[str, Any]], int]:
-    """Returns what the sealed lines of a file say up to the first that is torn or damaged, and where the last of them ends.
+    """Returns what the sealed lines of a file say up to the first that is torn, and where the last of them ends.
 
     Raises:
         StoreError: There is no such file.
-        DamagedError: It is not a regular file.
+        DamagedError: It is not a regular file, or a line is whole and yet none of this kind.
     """
     from sonde.store import schemas
 
@@ -55,14 +58,11 @@ def whole_lines(path: Path, kind: str) -> tuple[list[dict[str, Any]], int]:
     end = 0
     try:
         with disk.explained(path, doing="read"), files.opened(path) as file:
-            while (line := file.readline(schemas.limit_of(kind))).endswith(b"\n"):
-                try:
-                    found.append(unseal_line(line[:-1], kind))
-                except damage.UnreadableError:
-                    break
+            while (line := file.readline(schemas.limit_of(kind))).endswith(b"\n") and _sealed_line(line[:-1]):
+                found.append(unseal_line(line[:-1], kind))
                 end += len(line)
     except damage.UnreadableError as error:
-        raise damage.Damage(path, str(error)).error() from error
+        raise damage.Damage(path, str(error), step=len(found)).error() from error
     return found, end
 
 

@@ -84,9 +84,9 @@ def loose_json(folder: Path) -> list[Path]:
 
 
 def strange(folder: Path) -> list[tuple[Path, str]]:
-    """Returns what is in a run that is neither a file nor a folder, such as a link or a pipe, and what is wrong with it."""
+    """Returns what is in a run that is neither a file nor a folder that can be read, and what is wrong with it."""
     found: list[tuple[Path, str]] = []
-    for place, entries in _walk(folder, episodes=True):
+    for place, entries in _walk(folder, episodes=True, refused=found):
         for entry in entries:
             mode = _mode(path := place / entry.name)
             if mode and not stat.S_ISREG(mode):
@@ -120,15 +120,19 @@ def _mode(path: Path) -> int:
         return 0
 
 
-def _walk(folder: Path, *, episodes: bool = False) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
-    """Yields each folder with what is in it but folders; unlike os.walk it bears any depth."""
+def _walk(
+    folder: Path, *, episodes: bool = False, refused: list[tuple[Path, str]] | None = None
+) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
+    """Yields each folder with what is in it but folders, and notes those that cannot be read; it bears any depth."""
     todo = [folder]
     while todo:
         place = todo.pop()
         try:
             with os.scandir(place) as found:
                 entries = [entry for entry in found if not entry.name.startswith(".")]
-        except OSError:
+        except OSError as error:
+            if refused is not None:
+                refused.append((place, f"cannot be read: {error.strerror}"))
             continue
         rest: list[os.DirEntry[str]] = []
         for entry in entries:

@@ -1,5 +1,6 @@
 """What a stranger put into a run folder is refused with a word, never believed and never followed."""
 
+import dataclasses
 import json
 import os
 import socket
@@ -254,6 +255,21 @@ def test_a_folder_linked_from_elsewhere_is_damage(runs, name):
     assert store.verify_run(runs / "good") == []
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("name", [".", "episodes", "episodes/00000", "manifest.json", "episodes/00001/steps.jsonl"])
+def test_what_may_not_be_read_is_damage_and_hides_nothing(runs, name):
+    path = runs / "bad" / name
+    mode = path.stat().st_mode
+    path.chmod(0)
+    try:
+        row = check_only_the_bad_one_suffers(runs)
+        assert row.status == ("running" if name.startswith("episodes/") else "damaged")
+        with pytest.raises(errors.StoreError):
+            list(store.Run.open(runs / "bad").episodes())
+    finally:
+        path.chmod(mode)
+
+
 def test_a_run_that_is_itself_a_link_is_fine(runs, tmp_path):
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "linked").symlink_to(runs / "good", target_is_directory=True)
@@ -292,7 +308,7 @@ def test_thousands_of_folders_in_each_other_are_listed_and_removed(runs):
     finally:
         os.close(here)
     assert {row.id for row in store.Index(runs).runs()} == {"good", "bad"}
-    assert store.verify_run(runs / "bad") == []
+    assert [problem.problem for problem in store.verify_run(runs / "bad")] == ["cannot be read: File name too long"]
     run_module.remove(runs / "bad")
     assert sorted(path.name for path in runs.iterdir() if "sqlite" not in path.name) == ["good"]
 
@@ -373,3 +389,18 @@ def test_a_shape_that_could_not_be_read_back_is_not_written(tmp_path, shape):
         pytest.raises(errors.StoreError, match="expected at most"),
     ):
         writer.append_step({}, {"x": store.Array("F32", shape, b"" if 0 in shape else bytes(4))})
+
+
+def test_a_torn_line_ends_what_is_read_and_a_whole_one_of_another_kind_is_damage(tmp_path):
+    kind = schemas.register(
+        "numbered thing", schemas.strict(dataclasses.make_dataclass("Thing", [("n", int)]), extra="ignore")
+    )
+    path = tmp_path / "things.jsonl"
+    good = documents.seal_line({"n": 1}) + documents.seal_line({"n": 2})
+    path.write_bytes(good + b'{"n": 3')
+    found, end = documents.whole_lines(path, kind)
+    assert ([one["n"] for one in found], end) == ([1, 2], len(good))
+    path.write_bytes(good + b'{"n":3,"crc32":"00000000"}\n')
+    assert documents.whole_lines(path, kind)[1] == len(good)
+    path.write_bytes(good + documents.seal_line({"m": 3}))  # else a newer version's rows would be cut off
+    assert "is no numbered thing" in refused(lambda: documents.whole_lines(path, kind))
