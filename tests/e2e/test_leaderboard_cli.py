@@ -100,7 +100,7 @@ def test_circuits_take_a_method_file_and_check_minimality_and_completeness(tmp_p
     monkeypatch.setattr(faithfulness, "DRAWS", 50)
     code, text = typed("circuits", "methods", "--method-file", mine)
     assert "Late sources first." in text
-    small = ["-m", "tiny-llama", "--task", "induction", "--pairs", "8"]
+    small = ["-m", "tiny-llama", "--task", "induction", "--pairs", "12"]
     checks = ["--edges", "12", "--minimality", "3", "--completeness", "2"]
     code, text = typed(
         "circuits", "find", *small, "--method", "typed-mine", "--method-file", mine, *checks, "--out", tmp_path / "o"

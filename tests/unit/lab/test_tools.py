@@ -427,8 +427,8 @@ def test_a_fork_goes_on_from_a_call_of_another_inquiry(begun, book):
     assert [one["corruption"] for one in fork.entries("run")] == ["none", "skip:0", "skip:1", "swap:3-4"]
 
 
-def finding(book, status, corruption="skip:2", relation="below", **more):
-    settings = inquiries.Settings(model="m", task="t", n_layers=4, **more)
+def finding(book, status, corruption="skip:2", relation="below", held=None, **more):
+    settings = inquiries.Settings(model="m", task="t", n_layers=4, held=held or {})
     one = inquiries.begin(book, settings)
     guess = one.append("hypothesis", {"statement": "x"})
     body = {"hypothesis": guess.id, "corruption": corruption, "measure": "kept", "relation": relation, "value": 0.5}
