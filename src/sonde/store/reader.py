@@ -75,7 +75,7 @@ class EpisodeReader:
         special = plain.special_float(value)
         if special is not None:
             return special
-        return value if isinstance(value, int | float) and abs(value) <= sys.float_info.max else None
+        return float(value) if isinstance(value, int | float) and abs(value) <= sys.float_info.max else None
 
     @property
     def names(self) -> list[str]:

@@ -404,3 +404,15 @@ def test_a_torn_line_ends_what_is_read_and_a_whole_one_of_another_kind_is_damage
     assert documents.whole_lines(path, kind)[1] == len(good)
     path.write_bytes(good + documents.seal_line({"m": 3}))  # else a newer version's rows would be cut off
     assert "is no numbered thing" in refused(lambda: documents.whole_lines(path, kind))
+
+
+@pytest.mark.parametrize(
+    ("told", "reward"),
+    [(1, 1.0), (True, 1.0), (2**32, 2.0**32), (10**400, None), ("x", None), ([], None), ({"__type__": "float"}, None),
+     ({"__type__": "float", "__repr__": "x"}, None), ({"__type__": "float", "__repr__": "inf"}, float("inf"))],
+)  # fmt: skip
+def test_a_reward_is_a_float_or_none_whatever_is_said(runs, told, reward):
+    reseal(runs / "good" / "episodes" / "00000" / contents.NAME, reward=told)
+    found = store.Run.open(runs / "good").episode("00000").reward
+    assert found == reward
+    assert type(found) is type(reward)
