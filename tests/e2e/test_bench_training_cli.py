@@ -102,7 +102,8 @@ def test_a_training_can_begin_with_the_weights_of_an_earlier_one(here, monkeypat
     monkeypatch.setattr(training.Recipe, "steps", property(lambda recipe: recipe.epochs))
     for words in (
         "train iit -i 3 --begin embedded --epochs 1 --lr 0 --batch-size 8 --pool 7",
-        "train ioi --next-token --begin embedded --epochs 1 --lr 0 --batch-size 4",
+        "train ioi --epochs 1 --lr 0 --batch-size 4 --out first",
+        "train ioi --next-token --begin first --epochs 1 --lr 0 --batch-size 4",
     ):
         found, text = typed(words)
         assert found.exit_code == 0, text

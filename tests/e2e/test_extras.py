@@ -150,10 +150,11 @@ USED = {
     "lab measure again": "skip:1 -m tiny-gpt2 -t capitals -n 4 --controls 1",
     "lab translate": "-m tiny-gpt2 --tokens 16 --figures drawn",
     "lab tasks check": "-m tiny-gpt2 -t capitals",
+    "lab depth": "-m tiny-gpt2 --words 4",
     "lab run": "-m tiny-gpt2 --budget 2 --examples 6",
     "lab shifts": "skip:1 hello -m tiny-gpt2",
     "lab chat": "--skip 1 -m tiny-gpt2 -p hello --tokens 2",
-    "circuits find": "--task ioi -m tiny-gpt2 --pairs 8 --method eap --edges 5",
+    "circuits find": "--task induction -m tiny-gpt2 --pairs 12 --method eap --edges 5",
     "bench cases": "3",
     "bench leaderboard": "--methods random --cases 3 --pairs 8",
 }
@@ -185,7 +186,8 @@ def test_a_command_imports_no_optional_package_that_it_did_not_ask_for(command, 
     monkeypatch.setattr(needs, "check", lambda command, given: asked.extend(needs.of(command, given)))
     words = [word for word in command.split() if word != "again"]
     done = testing.CliRunner(env={"COLUMNS": "200"}).invoke(main.app, [*words, *USED[command].split()])
-    assert done.exit_code in (0, 1), done.output
+    assert done.exit_code in (0, 1, 2), done.output  # 2: a tiny model cannot do what is asked of it
+    assert "Usage:" not in done.output, done.output
     assert not isinstance(done.exception, Exception) or isinstance(done.exception, SystemExit), done.exception
     assert used <= set(asked), done.output
     print(command, done.exit_code, sorted(used), "of", sorted(asked), done.output[-300:])

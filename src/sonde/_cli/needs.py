@@ -34,7 +34,7 @@ _STUDY = (*_STATISTICS, *_REPORT)
 COMMANDS: dict[str, tuple[str, ...]] = {
     "study 20q": ("sklearn", "threadpoolctl", *_STUDY),
     "study critical-steps": _STUDY,
-    "study binding": _STUDY,
+    "study binding": ("sklearn", *_STUDY),
     "study layers": _STUDY,
     "study compare": _STUDY,
     "programs run": ("matplotlib", *_STATISTICS),
@@ -44,12 +44,14 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "circuits compare": _STUDY,
     "bench leaderboard": _STUDY,
     "bench eval": _STATISTICS,
+    "lab depth": _REPORT,
     "lab measure": _STATISTICS,
+    "lab tasks check": _STATISTICS,
     "lab translate": _STATISTICS,
-    "lab run": _STUDY,
-    "lab fork": _STUDY,
-    "lab replay": _STATISTICS,
-    "lab mcp": ("mcp", *_STATISTICS),
+    "lab run": ("sklearn", *_STUDY),
+    "lab fork": ("sklearn", *_STUDY),
+    "lab replay": ("sklearn", *_STATISTICS),
+    "lab mcp": ("mcp", "sklearn", *_STATISTICS),
 }
 #: What a value of an option needs on top, whichever command has the option.
 OPTIONS = {
