@@ -27,6 +27,7 @@ from sonde.store import documents
 from sonde.store import run as run_module
 
 SECONDS, MEGABYTES = 10, 600
+SMALL = 1 << 20  # bytes; what is larger was made so by a case
 NUMBERS = (0, 1, -1, 2, 7, 2**31, 2**32 - 1, 2**53, 2**63 - 1, 2**63, -(2**63), 2**64, 10**30, 0.5, -0.0, 1e308)
 WORDS = ("", "a", "\0", "..", "../x", "/etc/passwd", "\x1b[31m", "\u202e", "\ud800", "é" * 300, "nan", "NaN", "F32", "BF16",
          "BOOL", "open", "closed", "running", "00000000", "ffffffff", "__metadata__", "crc32", "format", "9" * 700)  # fmt: skip
@@ -189,8 +190,10 @@ def spoil_lines(path, rng):
 
 
 def agree(episode, **told):
-    """Makes episode.json say what the other files are now."""
+    """Makes episode.json say what the other files are now, unless something else was put there before."""
     path = episode / "episode.json"
+    if path.is_symlink() or not path.is_file() or path.stat().st_size >= SMALL:
+        return
     known = json.loads(path.read_bytes())
     known.pop("crc32")
     path.write_bytes(sealed_document({**known, **told}))
@@ -263,7 +266,7 @@ def spoil(run, rng, aside):
     done = []
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         paths = sorted(path for path in run.rglob("*") if not path.is_symlink() and path.exists())
-        files = [path for path in paths if path.is_file() and path.stat().st_size < 1 << 20]
+        files = [path for path in paths if path.is_file() and path.stat().st_size < SMALL]
         folders = [path for path in paths if path.is_dir()]
         path = rng.choice(files if rng.random() < 0.9 or not folders else folders)
         how = rng.random()
