@@ -540,7 +540,8 @@ async def test_a_hostile_command_is_contained(attack, machine, sandbox):
     machine.check(mark)
     assert machine.secret not in result.output
     check_result(result, attack.holds)
-    assert (await sandbox.run("find . -mindepth 1 -delete; ls -A; echo on", limits=PATIENT)).output == "on\n"
+    after = await sandbox.run("find . -mindepth 1 -delete; ls -A; echo on", limits=PATIENT)
+    assert after.output == "on\n", after
 
 
 def test_there_are_attacks_of_every_kind():

@@ -8,6 +8,7 @@ import contextlib
 import copy
 import json
 import os
+import pathlib
 import random
 import resource
 import shutil
@@ -33,6 +34,16 @@ WORDS = ("", "a", "\0", "..", "../x", "/etc/passwd", "\x1b[31m", "\u202e", "\ud8
          "BOOL", "open", "closed", "running", "00000000", "ffffffff", "__metadata__", "crc32", "format", "9" * 700)  # fmt: skip
 OTHERS = (None, True, False, [], {}, [[]], {"": {}}, {"__type__": "float", "__repr__": "x"}, {"__type__": "float"})
 RUNNER = typer.testing.CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def no_more_memory():
+    """A case that would fill the machine's memory fails instead."""
+    pages = int(pathlib.Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 4 * 2**30, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 class HungError(BaseException):
