@@ -104,7 +104,7 @@ def sentences(
     )
     if found.dropped:
         said.append(
-            f"Dropped, because they cannot be judged: {'; '.join(f'{name}: {why}' for name, why in found.dropped.items())}."
+            f"Dropped, because too many of their nodes cannot be judged: {'; '.join(f'{name}: {why}' for name, why in found.dropped.items())}."
         )
     if found.failed:
         said.append(f"{len(found.failed)} runs failed; the same command tries them again.")
@@ -275,7 +275,9 @@ def _missing(found: leaderboard.Found, left_out: Mapping[str, float | str]) -> t
         "Trained models that are not good enough.",
         folded=False,
     )
-    dropped = page.Table(("model", "why"), tuple(found.dropped.items()), "Models that cannot be judged.", folded=False)
+    dropped = page.Table(
+        ("model", "why"), tuple(found.dropped.items()), "Models of which too many nodes cannot be judged.", folded=False
+    )
     broken = page.Table(
         ("model", "why"),
         tuple((name, value) for name, value in left_out.items() if isinstance(value, str)),

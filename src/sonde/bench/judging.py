@@ -2,16 +2,20 @@
 
     judged = judging.of(subject)
     judged.true, judged.left_out, judged.share_left_out
+    judging.dropped({"case 3": judged, ...})            # models that a board leaves out, and why
 
 A node of the program that changes less than 2 % of exchanges (see `lengths`), such as one that knows nothing but positions, teaches a
-trained model nothing, and no method could find it. It is neither true nor false: rankings leave it out, with the edges at it. A model of which
-more than a fifth of the nodes are left out, or all that are true, or that has no other nodes, is not judged at all.
+trained model nothing, and no method could find it. It is neither true nor false: rankings leave it out, with the edges at it. If that is more than
+a fifth of the nodes of all models of a board, models are dropped until it is not, those with the largest share first (`dropped`). A model
+with nothing left to tell apart stays, without an AUROC.
 
 For a trained model the share is the one that training measured; else it is measured on 480 pairs. Costs that, once per task.
 """
 
 import dataclasses
 import functools
+from collections.abc import Hashable, Mapping
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +23,7 @@ from sonde.bench import correspondence, high, lengths, shipped
 
 MOST = 0.2
 ROWS, DRAWS = 20, 24
+Model = TypeVar("Model", bound=Hashable)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,15 +45,6 @@ class Judged:
         """Of all heads and MLPs."""
         return len(self.left_out) / (len(self.true) + len(self.left_out) + len(self.false))
 
-    @property
-    def refused(self) -> str | None:
-        """Why the model is not judged; None if it is."""
-        if self.share_left_out > MOST:
-            return f"{self.share_left_out:.0%} of its nodes never matter in an exchange, {', '.join(self.left_out)}"
-        if not self.true:
-            return "no node of its circuit matters in an exchange"
-        return None if self.false else "all of its nodes are in the circuit"
-
 
 def of(subject: shipped.Subject) -> Judged:
     """The nodes of a subject."""
@@ -57,6 +53,18 @@ def of(subject: shipped.Subject) -> Judged:
     inside = correspondence.nodes_of(subject.truth)
     false = tuple(node for node in subject.truth.graph.merged().sources[1:] if node not in (*inside, *out))
     return Judged(tuple(node for node in inside if node not in out), out, false)
+
+
+def dropped(models: Mapping[Model, Judged]) -> dict[Model, str]:
+    """The models that a board leaves out so that at most `MOST` of its nodes cannot be judged, and why."""
+    kept, found = dict(models), dict[Model, str]()
+    for name in sorted(models, key=lambda one: models[one].share_left_out, reverse=True):
+        nodes = sum(len(one.true) + len(one.left_out) + len(one.false) for one in kept.values())
+        if sum(len(one.left_out) for one in kept.values()) <= MOST * nodes:
+            break
+        out = kept.pop(name)
+        found[name] = f"{out.share_left_out:.0%} of its nodes never matter in an exchange, {', '.join(out.left_out)}"
+    return found
 
 
 def shares(subject: shipped.Subject) -> dict[str, float]:

@@ -7,7 +7,7 @@
 
 1. For each model: pairs of its inputs (see `finding`), fixed by the model's seed.
 2. For each method: scores on those pairs; exact rank AUROC of nodes, of heads alone and of edges against the true circuit, heads whole; what
-   cannot be judged is left out (`judging`), and models that cannot are dropped and named; forward and backward passes; seconds. Methods that need a slope at the clean run get `answer_diff`, all others `kl` (`mse` for numbers), unless
+   cannot be judged is left out (`judging`), and models of which that is too much are dropped and named; forward and backward passes; seconds. Methods that need a slope at the clean run get `answer_diff`, all others `kl` (`mse` for numbers), unless
    one metric is asked for. Methods that learn masks take 25 pairs per step, in turn. What a method draws at random it draws anew for
    each model. `random` ranks nodes, and edges with heads whole. `priors` look at nothing but the shape of the model, and are run with the others.
 3. A row is on disk as soon as it is measured: rows.jsonl. It is kept as long as weights, settings and the file of a method of one's own
@@ -69,7 +69,7 @@ class Found:
         rows: One per model and method.
         failed: What went wrong, by model and method.
         settings: What it was measured with.
-        dropped: Models that cannot be judged, and why.
+        dropped: Models of which too many nodes cannot be judged, and why.
     """
 
     rows: tuple[board_rows.Row, ...]
@@ -82,7 +82,7 @@ class Board:
     """Methods on models.
 
     Attributes:
-        entries: The models that can be judged.
+        entries: The models that methods are compared on.
         dropped: The others, and why.
         settings: What fixes the rows.
         codes: The digest of the file that a method of one's own is from.
@@ -90,9 +90,9 @@ class Board:
 
     def __init__(self, entries: Sequence[roster.Entry], settings: Settings | None = None) -> None:
         """Takes the models, and registers the methods of the settings' files."""
-        why = {entry: judging.of(entry.subject()).refused for entry in entries}
-        self.entries, self.settings = tuple(entry for entry in entries if why[entry] is None), settings or Settings()
-        self.dropped = {f"case {one.case}, seed {one.seed}": said for one, said in why.items() if said is not None}
+        why = judging.dropped({entry: judging.of(entry.subject()) for entry in entries})
+        self.entries, self.settings = tuple(entry for entry in entries if entry not in why), settings or Settings()
+        self.dropped = {f"case {one.case}, seed {one.seed}": said for one, said in why.items()}
         self.codes = method_files.load_all(Path(file) for file in self.settings.files)
 
     def methods(self, names: Iterable[str] | None = None) -> list[str]:

@@ -268,21 +268,22 @@ def test_nodes_that_never_matter_in_an_exchange_are_neither_true_nor_false():
     assert finding.auroc(scores, subject, "node") == 1.0  # m0 above all others does no harm, and would as a false one
 
 
-def test_a_model_of_which_more_than_a_fifth_of_the_nodes_cannot_be_judged_is_dropped_and_named(monkeypatch):
-    refused = judging.Judged(("m1",), ("m0", "a0.h0"), ("m2",) * 5).refused
-    assert refused == "25% of its nodes never matter in an exchange, m0, a0.h0"
-    assert judging.Judged(("m1",), ("m0", "a0.h0"), ("m2",) * 7).refused is None
-    assert judging.Judged((), ("m0",), ("m2",) * 9).refused == "no node of its circuit matters in an exchange"
-    assert judging.Judged(("m0",), (), ()).refused == "all of its nodes are in the circuit"
+def test_models_are_dropped_by_name_until_at_most_a_fifth_of_a_boards_nodes_cannot_be_judged(monkeypatch):
+    many = judging.Judged(("m1",), ("m0", "a0.h0"), ("m2",))
+    few = judging.Judged(("m1",), ("m0",), ("m2",) * 7)
+    assert judging.dropped({"few": few, "none": judging.Judged(("m1",), (), ("m2",))}) == {}
+    assert judging.dropped({"few": few, "many": many}) == {
+        "many": "50% of its nodes never matter in an exchange, m0, a0.h0"
+    }
+    assert judging.dropped({"few": few, "many": many, "more": judging.Judged(("m1",), (), ("m2",) * 9)}) == {}
+    assert list(judging.dropped({1: many, 2: many})) == [1, 2]
     real = judging.of
-    monkeypatch.setattr(
-        judging,
-        "of",
-        lambda subject: judging.Judged(("m1",), ("m0",), ()) if "case-3-" in subject.name else real(subject),
-    )
+    left_out = judging.Judged(("m1",), ("m0",) * 99, ())
+    monkeypatch.setattr(judging, "of", lambda subject: left_out if "case-3-" in subject.name else real(subject))
     board = leaderboard.Board(roster.compiled([3, 11]), SMALL)
     assert [entry.case for entry in board.entries] == ["11"]
-    assert board.dropped == {"case 3, seed 0": "50% of its nodes never matter in an exchange, m0"}
+    assert set(board.dropped) == {"case 3, seed 0"}
+    assert board.dropped["case 3, seed 0"].startswith("99% of its nodes never matter in an exchange, m0")
 
 
 def test_priors_rank_by_the_shape_of_the_model_alone():

@@ -348,8 +348,8 @@ def test_a_whole_download_with_five_broken_models_makes_a_board_of_the_others(tm
     assert (len(entries), set(left_out)) == (81, set(map(str, broken)))
     found = leaderboard.Board(entries, leaderboard.Settings(pairs=4)).run(["eap-ig"], tmp_path / "out")
     assert not found.failed
-    assert set(found.dropped) == {"case 124, seed 0"}, (
-        "at its greatest length none of its nodes matters in 2 % of exchanges"
-    )
-    assert len({row.case for row in found.rows} | {"124"}) == 81
+    assert not found.dropped
+    assert len({row.case for row in found.rows}) == 81
+    # At its greatest length, none of this case's nodes matters in 2 % of exchanges.
+    assert [row.case for row in found.rows if row.method == "eap-ig" and row.node_auroc is None] == ["124"]
     assert all(math.isfinite(row.node_auroc) for row in found.rows if row.case in shipped.IOI)
