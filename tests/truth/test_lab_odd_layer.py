@@ -1,7 +1,8 @@
 """The search names the one layer that matters more than its size explains, and mostly none where there is none.
 
-Twenty models with such a layer at a drawn depth and twenty without, seeds 0 to 19. Models without one have layers of very
-different sizes, of which the larger do more harm: whoever names the worst layer is wrong every time.
+Twenty models with such a layer at a drawn depth and twenty without. Models without one have layers of very different
+sizes, of which the larger do more harm: whoever names the worst layer is wrong every time. The rule was chosen on seeds 0
+to 19; seeds 1000 to 1019 were drawn after it was fixed, and it has never been changed since.
 """
 
 import numpy as np
@@ -52,8 +53,9 @@ def test_the_odd_layer_is_named_and_an_intact_model_has_none(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_odd_layer_is_named_in_18_of_20_models_and_one_in_at_most_3_of_20_intact_ones(tmp_path):
-    planted, intact = (counted(tmp_path, one, range(SEEDS)) for one in (True, False))
+@pytest.mark.parametrize("first", [0, 1000], ids=["chosen-on", "fresh"])
+def test_the_odd_layer_is_named_in_18_of_20_models_and_one_in_at_most_3_of_20_intact_ones(tmp_path, first):
+    planted, intact = (counted(tmp_path, one, range(first, first + SEEDS)) for one in (True, False))
     print(f"named: {planted} of {SEEDS} planted, {intact} of {SEEDS} intact")
     assert planted >= 18
     assert intact <= 3
