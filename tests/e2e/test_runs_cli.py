@@ -75,7 +75,7 @@ def study(run):
 
 def test_the_games_of_a_study_are_shown_and_exported_by_their_path(study, tmp_path):
     runs = ("--runs", study.folder.parent)
-    assert re.search(r"study-1.*running\s+2\s+2", sonde("runs", "ls", *runs)[1])
+    assert re.search(r"study-1.*interrupted\s+2\s+2", sonde("runs", "ls", *runs)[1])
     code, out, _ = sonde("runs", "show", "last", *runs)
     assert code == 0
     assert re.search(r"games/collect.*finished\s+2\s+2", out)

@@ -1,8 +1,8 @@
 """The search names the one layer that matters more than its size explains, and mostly none where there is none.
 
 Twenty models with such a layer at a drawn depth and twenty without. Models without one have layers of very different
-sizes, of which the larger do more harm: whoever names the worst layer is wrong every time. The rule was chosen on seeds 0
-to 19; seeds 1000 to 1019 were drawn after it was fixed, and it has never been changed since.
+sizes, of which the larger do more harm: whoever names the worst layer is wrong every time. The rule was chosen on seeds 100
+to 159 and is judged on seeds 2000 to 2019, which were not looked at before.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from sonde.lab import budget, desk, experiments, log, loop, tasks
 from sonde.lab.planners import search
 from sonde.testing import odd_layer
 
-BUDGET, QUICK, SEEDS = 12, 2, 20
+BUDGET, QUICK, SEEDS, FIRST = 12, 2, 20, 2000
 
 
 def named(folder, odd, seed):
@@ -53,9 +53,8 @@ def test_the_odd_layer_is_named_and_an_intact_model_has_none(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("first", [0, 1000], ids=["chosen-on", "fresh"])
-def test_the_odd_layer_is_named_in_18_of_20_models_and_one_in_at_most_3_of_20_intact_ones(tmp_path, first):
-    planted, intact = (counted(tmp_path, one, range(first, first + SEEDS)) for one in (True, False))
+def test_the_odd_layer_is_named_in_18_of_20_models_and_one_in_at_most_3_of_20_intact_ones(tmp_path):
+    planted, intact = (counted(tmp_path, one, range(FIRST, FIRST + SEEDS)) for one in (True, False))
     print(f"named: {planted} of {SEEDS} planted, {intact} of {SEEDS} intact")
     assert planted >= 18
     assert intact <= 3

@@ -28,7 +28,7 @@ from jaxtyping import Float
 from sonde.analysis import jackknife, stats
 
 FLOOR, MATTERS = 0.03, 0.5
-TIMES, LEVEL = 3.0, 0.1
+TIMES, LEVEL = 5.0, 0.2
 #: Fewer layers leave nothing to judge by after three coefficients.
 LEAST = 8
 #: A spread of residuals below this, in log units, is not believed.

@@ -17,7 +17,7 @@ from sonde.models.gguf import network as gguf_network
 def load(
     name_or_path: str | Path = zoo.DEFAULT,
     *,
-    device: str | torch.device = "cpu",
+    device: str | torch.device = "auto",
     dtype: str | torch.dtype = torch.float32,
     tokenizer: Any = None,
     **options: Any,
@@ -27,7 +27,7 @@ def load(
     Args:
         name_or_path: A zoo name (`smollm2-135m-instruct`, `tiny-gpt2`, …), a model folder, a GGUF file, or a Hugging
             Face id.
-        device: Where to put it.
+        device: Where to put it; `auto`: CUDA, else MPS, else the CPU.
         dtype: Type of the weights, as torch dtype or name.
         tokenizer: A tokenizer, or the folder, GGUF file or Hugging Face id of one; the model's own if left out.
         **options: Passed on to `Model`: `name` (what to call it), `kv_budget`, `max_batch`.
@@ -93,7 +93,10 @@ def dtype_of(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def device_of(device: str | torch.device) -> torch.device:
-    """A device that can be used here."""
+    """A device that can be used here; `auto` is CUDA, else MPS, else the CPU."""
+    if device == "auto":
+        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        device = found if found is not None and found.type in ("cuda", "mps") else "cpu"
     try:
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, TypeError) as error:

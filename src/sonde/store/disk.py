@@ -15,6 +15,8 @@ import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from sonde.core import errors
 
@@ -170,3 +172,11 @@ class AppendFile:
     def close(self) -> None:
         """Lets go of the file; fine if that was done before."""
         self._close()
+
+    def __enter__(self) -> Self:
+        """Returns the file."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Closes it."""
+        self.close()

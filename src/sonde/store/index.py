@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.core import errors
-from sonde.store import damage, documents, files, layout, names, steplog
+from sonde.store import damage, documents, files, layout, names, run, steplog
 
 NAME = "index.sqlite"
 _SCHEMA = 2
@@ -34,7 +34,7 @@ _CELLS = (str, str, str, str, str, int, int, int, int, int)
 class RunRow:
     """One run at a glance, episodes and steps with those of the runs within it.
 
-    Its status is `running`, `finished`, `damaged` or `newer` (made by a newer Sonde).
+    Its status is `running`, `interrupted`, `finished`, `failed`, `damaged` or `newer` (made by a newer Sonde).
     """
 
     id: str
@@ -68,7 +68,7 @@ class Index:
             if row is None:
                 row = _read(self.runs_dir / id, size)
                 news.append((row, stamp))
-            rows.append(row)
+            rows.append(replace(row, status=run.state(row.folder, row.status)))
         if news or len(known) != len(ids):
             self._remember(news, ids)
         return rows
@@ -140,7 +140,10 @@ def runs_within(folder: Path) -> list[RunRow]:
     """Returns one row per run within a run, such as the games of a study; ids are paths below the folder."""
     _, *inner = layout.with_runs_within(folder)
     rows = [_read(place, _measure(place)[0]) for place in inner]
-    return [replace(row, id=row.folder.relative_to(folder).as_posix()) for row in rows]
+    return [
+        replace(row, id=row.folder.relative_to(folder).as_posix(), status=run.state(row.folder, row.status))
+        for row in rows
+    ]
 
 
 def _seal(cells: Any, stamp: int) -> int:

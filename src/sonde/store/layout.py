@@ -14,6 +14,8 @@ from sonde.store import damage, disk, files
 
 MANIFEST = "manifest.json"
 EPISODES = "episodes"
+#: Locked by whoever is at work on a run.
+LOCK = ".lock"
 
 
 def list_runs(runs_dir: Path) -> list[str]:

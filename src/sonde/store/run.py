@@ -4,18 +4,33 @@ A run is a folder with a manifest and its episodes. It appears as a whole, so th
 manifest. Costs a few small files per run.
 """
 
+import contextlib
 import errno
 import os
 import platform
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from sonde.core import errors
-from sonde.store import damage, disk, documents, files, folders, journal, layout, names, plain, reader, verify, writer
+from sonde.store import (
+    damage,
+    disk,
+    documents,
+    files,
+    folders,
+    journal,
+    layout,
+    names,
+    plain,
+    reader,
+    rows,
+    verify,
+    writer,
+)
 
 
 class Run:
@@ -24,6 +39,7 @@ class Run:
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder = folder
         self.manifest = manifest
+        self._held = contextlib.ExitStack()
         self._next: int | None = None  # the number of the next episode, once it was looked for
 
     @classmethod
@@ -128,8 +144,32 @@ class Run:
 
     @property
     def status(self) -> str:
-        """`running` (or killed while it ran) or `finished`."""
-        return self.manifest["status"]
+        """`running` while somebody is at work on it, else `finished`, `failed` or `interrupted`."""
+        return state(self.folder, self.manifest["status"])
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Makes this process the only one at work on the run, for a block; the run is `running` meanwhile.
+
+        Raises:
+            StoreError: Another process is at work on it, or the folder cannot be written.
+        """
+        with disk.explained(self.folder), disk.AppendFile(self.folder / layout.LOCK):
+            if self.manifest["status"] == "failed":
+                self._write(
+                    {name: value for name, value in self.manifest.items() if name != "error"} | {"status": "running"}
+                )
+            yield
+
+    def table(self, name: str, kind: str) -> rows.Table:
+        """Opens a table of the run for appending: rows of one kind, durable one by one. Close it after use."""
+        return rows.Table(self.folder / "tables" / f"{names.check(name, what='table')}.jsonl", kind)
+
+    def seal(self, paths: Iterable[Path]) -> None:
+        """Puts checksums of files of the run where `verify` finds them."""
+        from sonde.store import seals
+
+        seals.add(self.folder, paths)
 
     def new_episode(
         self, id: str | None = None, *, metadata: Mapping[str, Any] | None = None, overwrite: bool = False
@@ -207,7 +247,15 @@ class Run:
         with disk.explained(self.folder, doing="finish"):
             for id in layout.list_episodes(self.folder):
                 folders.tidy(self.episode_folder(id))
-            documents.write(self.folder / layout.MANIFEST, manifest)
+            self._write(manifest)
+
+    def fail(self, error: str) -> None:
+        """Marks the run failed and says why; taking it up again clears that."""
+        with disk.explained(self.folder):
+            self._write({**self.manifest, "status": "failed", "error": plain.jsonable(error[:2000])})
+
+    def _write(self, manifest: dict[str, Any]) -> None:
+        documents.write(self.folder / layout.MANIFEST, manifest)
         self.manifest = manifest
 
     def verify(self) -> list[damage.Damage]:
@@ -215,13 +263,24 @@ class Run:
         return verify.verify_run(self.folder)
 
     def __enter__(self) -> Self:
-        """Returns the run."""
+        """Locks the run, and returns it."""
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(self.lock())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Marks the run finished, unless the block failed or did so itself."""
-        if kind is None and self.status != "finished":
-            self.finish()
+        with self._held:
+            if kind is None and self.manifest["status"] != "finished":
+                self.finish()
+
+
+def state(folder: Path, status: str) -> str:
+    """Returns what a run that its manifest calls `running` is in truth: `running`, or `interrupted` if nobody is at work."""
+    if status != "running" or disk.is_locked(folder / layout.LOCK):
+        return status
+    held = any(disk.is_locked(episode / journal.NAME) for episode in layout.all_episodes(folder))
+    return "running" if held else "interrupted"
 
 
 def remove(folder: Path) -> None:
@@ -233,11 +292,8 @@ def remove(folder: Path) -> None:
     folder = folder.absolute()
     if folder.name not in layout.list_runs(folder.parent):
         raise errors.StoreError(f"no run at {folder}")
-    for episode in layout.all_episodes(folder):
-        if disk.is_locked(episode / journal.NAME):
-            raise errors.StoreError(
-                f"run {folder.name} is being written (episode {episode.name}); stop its writer first"
-            )
+    if state(folder, "running") == "running":
+        raise errors.StoreError(f"run {folder.name} is being written by another process; stop that first")
     with disk.explained(folder, doing="remove"):
         if folder.is_symlink():
             folder.unlink()

@@ -48,8 +48,9 @@ class Manifest(Document):
     settings: Data
     seed: pydantic.StrictInt | None
     versions: Data
-    status: Literal["running", "finished"]
+    status: Literal["running", "finished", "failed"]
     finished: Text | None = None
+    error: Text | None = None
     summary: Data = {}
 
 

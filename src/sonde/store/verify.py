@@ -105,7 +105,8 @@ def _crc(file: BinaryIO, start: int, size: int) -> int:
 def verify_run(folder: Path | str) -> list[damage.Damage]:
     """Returns everything that is damaged in a run folder: manifest, other documents, episodes, and runs within it.
 
-    Files without a checksum of their own, such as reports and pictures, cannot be judged.
+    Files that carry no checksum themselves, such as reports, pictures and tables of other programs, are compared with the
+    run's seals; what was never sealed cannot be judged.
 
     Raises:
         StoreError: There is no such folder.
@@ -114,9 +115,12 @@ def verify_run(folder: Path | str) -> list[damage.Damage]:
     folder = Path(folder).resolve()
     if not folder.is_dir():
         raise errors.StoreError(f"no run at {folder}")
+    from sonde.store import seals  # pydantic takes 60 ms
+
     problems: list[damage.Damage] = []
     for run in layout.with_runs_within(folder):
         problems += verify_document(run / layout.MANIFEST, "manifest")
+        problems += seals.verify(run)
     problems += [damage.Damage(path, problem) for path, problem in layout.strange(folder)]
     for file in layout.loose_json(folder):
         problems += _verify_loose(file)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import sonde
+from sonde import experiments
 from sonde.core import errors
 from sonde.lab import comparing, corruptions
 from sonde.lab.layers import pages, settings, stages, study
@@ -16,21 +17,21 @@ from sonde.report import page
 def found(tmp_path_factory):
     with sonde.load("tiny-gpt2") as model:
         chosen = settings.settings_of(model.cfg, texts=3, tokens=16, orders=2, words=2)
-        yield study.run(model, chosen, run="first", runs_dir=tmp_path_factory.mktemp("runs"))
+        yield experiments.run(study.Layers(model), chosen, run="first", runs_dir=tmp_path_factory.mktemp("runs"))
 
 
 def test_every_skip_is_measured_against_the_intact_model(found, loaded):
     results = found.results
     assert results["single"]["identity_equal"] is True
     assert [len(results["single"][name]) for name in ("skip", "noise", "swap")] == [6, 6, 5]
-    bench = stages.Bench(loaded, settings.Settings(model="tiny-gpt2", texts=3, tokens=16), lambda *told: None)
+    bench = stages.Bench(loaded, settings.LayersSettings(model="tiny-gpt2", texts=3, tokens=16), lambda *told: None)
     judge = comparing.Judge(bench.base.logits, bench.base.ids)
     whole = loaded.run_with_hooks(bench.base.ids, list(corruptions.parse("skip:2", 6).bound(loaded)))
     assert results["single"]["skip"][2]["kl"] == pytest.approx(judge.compare(whole).kl.mean(axis=1).tolist(), abs=1e-5)
 
 
 def test_the_control_moves_the_stream_as_far_as_the_layer_did(loaded):
-    bench = stages.Bench(loaded, settings.Settings(model="tiny-gpt2", texts=2, tokens=16), lambda *told: None)
+    bench = stages.Bench(loaded, settings.LayersSettings(model="tiny-gpt2", texts=2, tokens=16), lambda *told: None)
     before, after = bench.base.streams[2], bench.base.streams[3]
     moved = stages._noisy(bench, 2)
     assert (moved - after).norm(dim=-1).numpy() == pytest.approx((after - before).norm(dim=-1).numpy(), rel=1e-4)
@@ -54,15 +55,19 @@ def test_the_first_n_layers_end_in_the_intact_model(found):
 def test_the_same_settings_give_the_same_results_and_nothing_runs_twice(found, tmp_path):
     with sonde.load("tiny-gpt2") as model:
         chosen = settings.settings_of(model.cfg, texts=3, tokens=16, orders=2, words=2)
-        again = study.run(model, chosen, run="second", runs_dir=tmp_path)
-        assert again.results == found.results
+        again = experiments.run(study.Layers(model), chosen, run="second", runs_dir=tmp_path)
+        assert {**again.results, "timing": 0} == {**found.results, "timing": 0}
         (again.folder / "stages" / "windows.json").unlink()
-        assert study.pending("second", tmp_path) == ["windows"]
+        assert experiments.pending(study.Layers(model), "second", tmp_path) == ["windows"]
         told = []
-        study.run(model, chosen, run="second", runs_dir=tmp_path, tell=lambda *one: told.append(one[0]))
+        experiments.run(
+            study.Layers(model), chosen, run="second", runs_dir=tmp_path, on_progress=lambda now: told.append(now.what)
+        )
         assert set(told) == {"windows"}
         with pytest.raises(errors.RequestError, match="other settings"):
-            study.run(model, settings.settings_of(model.cfg, texts=2), run="second", runs_dir=tmp_path)
+            experiments.run(
+                study.Layers(model), settings.settings_of(model.cfg, texts=2), run="second", runs_dir=tmp_path
+            )
 
 
 def test_the_report_shows_every_part(found, tmp_path):
@@ -76,7 +81,7 @@ def test_the_report_shows_every_part(found, tmp_path):
 def test_layers_that_cannot_run_side_by_side_are_left_out_of_the_methods(tmp_path):
     with sonde.load("tiny-gemma") as model:
         chosen = settings.settings_of(model.cfg, texts=2, tokens=8, orders=1, words=1)
-        found = study.run(model, chosen, runs_dir=tmp_path)
+        found = experiments.run(study.Layers(model), chosen, runs_dir=tmp_path)
     (window,) = found.results["windows"]["windows"]
     assert window["parallel"] is None
     assert window["skip"] is not None
@@ -86,7 +91,7 @@ def test_layers_that_cannot_run_side_by_side_are_left_out_of_the_methods(tmp_pat
 
 @pytest.mark.parametrize(
     ("chosen", "told"),
-    [({"texts": 1}, "2 to 10 texts"), ({"tokens": 2}, "at least 8 tokens"), ({"sizes": (5,)}, "allows up to 4"), ({"sizes": (1,)}, "windows of two")],
+    [({"texts": 1}, "texts must be 2 or more, got 1"), ({"tokens": 2}, "tokens must be 8 or more"), ({"sizes": (5,)}, "allows up to 4"), ({"sizes": (1,)}, "a window has two layers")],
 )  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(loaded, chosen, told):
     with pytest.raises(errors.RequestError, match=told):

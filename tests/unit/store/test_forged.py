@@ -47,7 +47,7 @@ def refused(action):
 
 def check_only_the_bad_one_suffers(runs):
     rows = {row.id: row for row in store.Index(runs).runs()}
-    assert (rows["good"].status, rows["good"].steps) == ("running", 4)
+    assert (rows["good"].status, rows["good"].steps) == ("interrupted", 4)
     assert store.verify_run(runs / "good") == []
     problems = store.verify_run(runs / "bad")
     assert problems
@@ -232,7 +232,7 @@ def test_nothing_but_a_regular_file_is_opened(runs, name, what, monkeypatch):
     path.unlink()
     put(path, {"self": path.name, "elsewhere": honest}.get(what, what))
     row = check_only_the_bad_one_suffers(runs)
-    assert row.status == ("damaged" if name == "manifest.json" else "running")
+    assert row.status == ("damaged" if name == "manifest.json" else "interrupted")
     for id in ("00000", "00001"):
         if id in name:
             refused(lambda id=id: store.Run.open(runs / "bad").episode(id))
@@ -263,7 +263,7 @@ def test_what_may_not_be_read_is_damage_and_hides_nothing(runs, name):
     path.chmod(0)
     try:
         row = check_only_the_bad_one_suffers(runs)
-        assert row.status == ("running" if name.startswith("episodes/") else "damaged")
+        assert row.status == ("interrupted" if name.startswith("episodes/") else "damaged")
         with pytest.raises(errors.StoreError):
             list(store.Run.open(runs / "bad").episodes())
     finally:
@@ -273,7 +273,7 @@ def test_what_may_not_be_read_is_damage_and_hides_nothing(runs, name):
 def test_a_run_that_is_itself_a_link_is_fine(runs, tmp_path):
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "linked").symlink_to(runs / "good", target_is_directory=True)
-    assert [row.status for row in store.Index(tmp_path / "others").runs()] == ["running"]
+    assert [row.status for row in store.Index(tmp_path / "others").runs()] == ["interrupted"]
     assert store.verify_run(tmp_path / "others" / "linked") == []
     assert len(store.Run.open(tmp_path / "others" / "linked").episode("00000").steps) == 3
 

@@ -65,7 +65,7 @@ def test_a_run_whose_block_failed_is_not_finished(tmp_path):
     run = store.Run.create(tmp_path, kind="block")
     with pytest.raises(RuntimeError), run:
         raise RuntimeError("no")
-    assert store.Run.open(run.folder).status == "running"
+    assert store.Run.open(run.folder).status == "interrupted"
 
 
 def test_ids_sort_by_time(tmp_path):
@@ -155,7 +155,7 @@ def test_the_default_folder_comes_from_the_environment(tmp_path, monkeypatch):
 def test_the_index_sums_up_every_run(tmp_path):
     run = make(tmp_path, episodes=2, steps=3)
     (row,) = store.Index(tmp_path).runs()
-    assert (row.id, row.kind, row.model, row.status) == (run.id, "test", "tiny-gpt2", "running")
+    assert (row.id, row.kind, row.model, row.status) == (run.id, "test", "tiny-gpt2", "interrupted")
     assert (row.episodes, row.steps, row.folder) == (2, 6, run.folder)
     assert row.bytes == sum(path.stat().st_size for path in run.folder.rglob("*") if path.is_file())
 

@@ -6,27 +6,26 @@ from typing import Any
 import numpy as np
 
 from sonde.lab.layers import settings as study_settings
-from sonde.lab.layers import study
+from sonde.lab.layers import verdict as study_verdict
 from sonde.report import charts, page, wording
 
 KL = "KL(intact || corrupted), nats"
 FLOOR = 1e-4
 
 
-def report(results: Mapping[str, Any], command: str = "sonde study layers") -> page.Report:
+def report(results: Mapping[str, Any]) -> page.Report:
     """The whole page."""
     return page.Report(
         title=f"What the layers of {results['settings']['model']} do",
         summary=tuple(sentences(results)),
         sections=(_single(results), _windows(results), _shape(results), _depth(results)),
         settings=results["settings"],
-        command=command,
     )
 
 
 def sentences(results: Mapping[str, Any]) -> list[str]:
     """What may be said, good or bad."""
-    verdict, skip = results["verdict"], study.estimates(results["single"]["skip"], "kl")
+    verdict, skip = results["verdict"], study_verdict.estimates(results["single"]["skip"], "kl")
     worst = ", ".join(f"{layer} ({_ends(skip, layer)})" for layer in verdict["worst_skips"])
     first, last = verdict["middle"]
     told = [
@@ -36,9 +35,9 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
     ]
     out = ", ".join(map(str, verdict["stand_out"]))
     told.append(
-        f"In the middle, layers that do at least {study.STANDS_OUT:g} times the median harm: {out}."
+        f"In the middle, layers that do at least {study_verdict.STANDS_OUT:g} times the median harm: {out}."
         if out
-        else f"In the middle no layer does {study.STANDS_OUT:g} times the median harm."
+        else f"In the middle no layer does {study_verdict.STANDS_OUT:g} times the median harm."
     )
     told.append(
         f"Control: at {verdict['more_than_noise']} of {results['n_layers']} layers, skipping does more harm than moving the "
@@ -119,7 +118,7 @@ def methods_table(results: Mapping[str, Any]) -> page.Table:
     for method in study_settings.METHODS:
         cells = []
         for one in results["windows"]["windows"]:
-            found = study.estimates([one[method]], "kl")
+            found = study_verdict.estimates([one[method]], "kl")
             cells.append(wording.Interval(*(float(found[end][0]) for end in ("value", "low", "high"))))
         rows.append((method, *cells))
     columns = ("method", *(f"{one['first']}-{one['last']}" for one in results["windows"]["windows"]))
@@ -146,7 +145,7 @@ def cosine_chart(results: Mapping[str, Any]) -> charts.Heatmap:
 def influence_chart(results: Mapping[str, Any]) -> charts.Path2D:
     """Block influence against the harm of skipping; points are parted by gaps, so that no line joins them."""
     influence = np.log10([max(float(np.mean(one)), FLOOR) for one in results["shape"]["influence"]]).tolist()
-    harm = np.log10(np.maximum(study.means(results["single"]["skip"], "kl"), FLOOR))
+    harm = np.log10(np.maximum(study_verdict.means(results["single"]["skip"], "kl"), FLOOR))
     gap = (np.nan, np.nan)
     points = [cell for pair in zip(influence, harm.tolist(), strict=True) for cell in (pair, gap)]
     labels = [label for layer in range(len(influence)) for label in (str(layer), "")]
@@ -226,7 +225,7 @@ def _depth(results: Mapping[str, Any]) -> page.Section:
 
 
 def _series(name: str, columns: Sequence[Any], measure: str) -> charts.Series:
-    found = study.estimates(list(columns), measure)
+    found = study_verdict.estimates(list(columns), measure)
     low, high = found["low"], found["high"]
     if measure == "kl":
         low = np.maximum(low, FLOOR)
@@ -240,7 +239,7 @@ def _cell(columns: Sequence[Any], measure: str, at: int) -> wording.Cell:
 
 
 def _interval(column: Mapping[str, list[float]], measure: str) -> wording.Interval:
-    found = study.estimates([dict(column)], measure)
+    found = study_verdict.estimates([dict(column)], measure)
     return wording.Interval(*(float(found[end][0]) for end in ("value", "low", "high")))
 
 

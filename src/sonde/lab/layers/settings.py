@@ -1,9 +1,11 @@
 """What fixes the study of layers: model, texts, windows and seed, with their checks. Costs nothing."""
 
-import dataclasses
 from typing import Any
 
+import pydantic
+
 from sonde.core import errors
+from sonde.core import settings as core_settings
 from sonde.lab import texts as lab_texts
 from sonde.models import config as model_config
 
@@ -15,46 +17,30 @@ PROMPTS = {
     "JSON": '{"name": "Ada", "langs": ["en", "fr"], "home": {"city": "Oslo", "zip": 150',
     "year": "Barack Obama was elected president in the year",
 }
+_SIZES = (2, 4, 8, 12)
+_TEXTS = len(lab_texts.load())
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What is to be done.
+class LayersSettings(core_settings.Settings):
+    """What is to be done; window sizes lie in the middle of the model."""
 
-    Attributes:
-        model: The model's name.
-        texts: How many texts.
-        tokens: Tokens of each.
-        sizes: Window sizes; windows lie in the middle of the model.
-        orders: Random orders per window.
-        words: Tokens that prompts are continued by.
-        seed: Draws random orders and noise.
-    """
+    model: str = core_settings.field(..., "The model's name.")
+    texts: int = core_settings.field(_TEXTS, "How many of the texts.", ge=2, le=_TEXTS)
+    tokens: int = core_settings.field(64, "Tokens of each text.", ge=8)
+    sizes: tuple[int, ...] = core_settings.field(_SIZES, "Window sizes.", option="--windows", min_length=1)
+    orders: int = core_settings.field(5, "Random orders of each window.", ge=1)
+    words: int = core_settings.field(12, "Tokens that prompts are continued by.", option="", ge=1)
+    seed: int = core_settings.field(0, "Draws random orders and noise.", ge=0)
 
-    model: str
-    texts: int = 10
-    tokens: int = 64
-    sizes: tuple[int, ...] = (2, 4, 8, 12)
-    orders: int = 5
-    words: int = 12
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Checks what can be checked without a model."""
-        if not 2 <= self.texts <= len(lab_texts.load()):
-            raise errors.RequestError(f"choose 2 to {len(lab_texts.load())} texts, got {self.texts}")
-        if self.tokens < 8 or self.orders < 1 or self.words < 1 or not self.sizes or min(self.sizes) < 2:
-            raise errors.RequestError(
-                f"the study needs at least 8 tokens, an order, a word, and windows of two layers or more; got "
-                f"{self.tokens} tokens, {self.orders} orders, {self.words} words, windows {list(self.sizes)}"
-            )
-
-    def to_json(self) -> dict[str, Any]:
-        """The settings as JSON data."""
-        return {**dataclasses.asdict(self), "sizes": list(self.sizes)}
+    @pydantic.field_validator("sizes")
+    @classmethod
+    def _of_two(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if min(sizes) < 2:
+            raise ValueError(f"a window has two layers or more, got {list(sizes)}")
+        return sizes
 
 
-def settings_of(cfg: model_config.ModelConfig, **chosen: Any) -> Settings:
+def settings_of(cfg: model_config.ModelConfig, **chosen: Any) -> LayersSettings:
     """Settings for a model: windows that leave its first and last layer alone; None keeps a default.
 
     Raises:
@@ -64,12 +50,11 @@ def settings_of(cfg: model_config.ModelConfig, **chosen: Any) -> Settings:
         raise errors.RequestError(f"{cfg.model_name} has {cfg.n_layers} layers: the study needs at least four")
     given = {name: value for name, value in chosen.items() if value is not None}
     most = cfg.n_layers - 2
-    default = tuple(size for size in Settings(model="").sizes if size <= most)
-    given["sizes"] = tuple(given.get("sizes", default))
+    given["sizes"] = tuple(given.get("sizes", [size for size in _SIZES if size <= most]))
     wrong = [size for size in given["sizes"] if size > most]
     if wrong:
         raise errors.RequestError(f"a window of {wrong[0]} layers does not fit: {cfg.model_name} allows up to {most}")
-    return Settings(model=cfg.model_name, **given)
+    return LayersSettings(model=cfg.model_name, **given)
 
 
 def window(size: int, n_layers: int) -> tuple[int, int]:

@@ -18,13 +18,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sonde.core import errors
+from sonde.core import errors, progress
 from sonde.lab import comparing, corruptions, measuring, sweeping, texts
 from sonde.lab.layers import settings as study_settings
 from sonde.models import model as models_model
 from sonde.store import schemas
 
-Tell = Callable[[str, int, int], None]
 MEASURES = ("loss", "kl", "agreement", "entropy")
 Column = dict[str, list[float]]
 
@@ -32,7 +31,7 @@ Column = dict[str, list[float]]
 class Bench:
     """The texts, run once by the intact model."""
 
-    def __init__(self, model: models_model.Model, settings: study_settings.Settings, tell: Tell) -> None:
+    def __init__(self, model: models_model.Model, settings: study_settings.LayersSettings, tell: progress.Tell) -> None:
         """Runs them."""
         chosen = dict(list(texts.load().items())[: settings.texts])
         self.model, self.settings, self.tell = model, settings, tell
@@ -164,18 +163,13 @@ class _Depth(pydantic.BaseModel):
     said: dict[str, list[str]]
 
 
-KINDS = {
-    "single": schemas.register("stage of single layers", _Single),
-    "windows": schemas.register("stage of windows", _Windows),
-    "shape": schemas.register("stage of the stream", _Shape),
-    "depth": schemas.register("stage of depth", _Depth),
-}
 RESULTS = schemas.register("results of the study of layers", schemas.Data)
-STAGES: Mapping[str, Callable[[Bench], dict[str, Any]]] = {
-    "single": single,
-    "windows": windows,
-    "shape": shape,
-    "depth": depth,
+#: By name: what computes it, and the schema of what that gives.
+STAGES: Mapping[str, tuple[Callable[[Bench], dict[str, Any]], str]] = {
+    "single": (single, schemas.register("stage of single layers", _Single)),
+    "windows": (windows, schemas.register("stage of windows", _Windows)),
+    "shape": (shape, schemas.register("stage of the stream", _Shape)),
+    "depth": (depth, schemas.register("stage of depth", _Depth)),
 }
 
 

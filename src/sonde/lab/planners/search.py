@@ -4,8 +4,8 @@ It looks for layers that matter more than their size explains, for layer sets wi
 set that is enough for it:
 
 1. A sweep skips every layer by itself: one experiment. A layer that does more harm than its norm and block influence explain
-   (`outliers`) becomes a hypothesis: on other examples its skip will cost more than a layer of its size does at most, and
-   the layers most like it in size will not.
+   (`outliers`) becomes a hypothesis: on other examples its skip will cost more than the geometric mean of what it cost here
+   and what a layer of its size costs at most, and the skips of the layers most like it in size will not.
 2. Both ends: only the first layer, then only the last layer runs. If the task survives both, and every single skip, it
    needs no layer in particular.
 3. Breaking sets: single layers that break the task come from the sweep, the worst first. In the layers outside of them,
@@ -23,6 +23,7 @@ measured, and so was every set with one layer less. What the budget cuts short i
 Costs the budget: (1 + controls) experiments for each set reported, the rest for the search.
 """
 
+import math
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -125,7 +126,10 @@ class _Search:
             raise BudgetSpentError
         self.spent += 1
         harm = dict[int, tuple[float, float]]()
-        odd = {one["corruption"]: float(one["bound"]) for one in reply.result["odd"]}
+        odd = {
+            one["corruption"]: math.sqrt(one["bound"] * (one["loss_delta"] or one["bound"]))
+            for one in reply.result["odd"]
+        }
         for layer, row in zip(self.all, reply.result["rows"], strict=True):
             ran, kept = self.without((layer,)), float(row["kept"] or 0.0)
             self.known[ran], self.runs[ran] = kept, row["run"]
