@@ -159,7 +159,9 @@ DONE = {
     "fragile": "break, break easily",
 }  # fmt: skip
 
-NEUTRAL = word_set("regular real normal ordinary typical common single actual good nice simple kind type")
+NEUTRAL = word_set(
+    "standard plain everyday usual mere basic generic proper humble average traditional classic conventional regular real normal ordinary typical common single actual good nice simple kind type"
+)
 
 SMALL = word_set("""a an the it its it's be is are was were been being of to for in on with by as that which who you your my our their people
     person something someone anything somebody one i we they them usually typically commonly often normally generally mostly

@@ -27,6 +27,10 @@ COMPARED = {
     "bigger": ("size", 1), "larger": ("size", 1), "taller": ("size", 1), "longer": ("size", 1), "smaller": ("size", -1),
     "shorter": ("size", -1), "heavier": ("weight", 1), "lighter": ("weight", -1),
 }  # fmt: skip
+PORTIONS, OF_A = (
+    lexicon.word_set("piece slice bit bar item set"),
+    (["of", "a"], ["of", "an"], ["of", "the"], ["of", "your"]),
+)
 OTHER_SENSE = lexicon.word_set("kind type sort one version brand model emoji movie film song band company name not")
 CLEARLY = 1.3
 NOTHING = "no attribute matches"
@@ -139,6 +143,8 @@ def _be(rest: list[str], thing: objects.Thing) -> Match:
         return _first([(rest[1:], lexicon.PLACE_PHRASES), (rest, lexicon.ADJECTIVE_PHRASES)], thing)
     if rest[0] in ("that", "which", "you", "people"):
         return _people(rest[1:] if rest[0] in ("that", "which") else rest, thing)
+    if any(word in PORTIONS and rest[index + 1 : index + 3] in OF_A for index, word in enumerate(rest[:3])):
+        return Match(None, "a part of something")
     if rest[0] in lexicon.DETERMINERS or rest[0] in ("called", "named"):
         return named_thing([word for word in rest[1:] if word not in lexicon.DETERMINERS] or rest[1:], thing)
     said = _first([(rest, lexicon.ADJECTIVE_PHRASES), (rest, lexicon.DONE_PHRASES)], thing)
@@ -214,11 +220,8 @@ def named_thing(words: list[str], thing: objects.Thing, *, sure: bool = True) ->
     called = next((index for index, word in enumerate(words) if word in ("called", "named")), 0)
     if called and words[called + 1 :]:  # "an instrument called a piano"
         kind = _all(words[:called], lexicon.KIND_PHRASES, thing)
-        return (
-            kind
-            if kind.truth is False
-            else named_thing([word for word in words[called + 1 :] if word not in lexicon.DETERMINERS], thing)
-        )
+        named = [word for word in words[called + 1 :] if word not in lexicon.DETERMINERS]
+        return named_thing(named, thing) if kind.truth else kind
     phrase = " ".join(words).replace("-", " ")
     mine = {facts.plain(name) for name in thing.names}
     if phrase in mine or facts.spelled(phrase, mine):

@@ -52,6 +52,9 @@ ASIDES = frozenset(
         "i ask",
     }
 )
+VOCATIVE = re.compile(
+    r"(?:i (?:guess|think|suppose|believe|hope|wonder|reckon)|sir|madam|mate|oracle|buddy|pal|(?:my )?(?:dear )?friend)$"
+)
 RETRACTED = re.compile(
     r"(?:oh |no |well )*(?:wait|scratch that|never ?mind|forget (?:it|that)|i take (?:it|that) back|i changed my mind)\b"
 )
@@ -90,24 +93,32 @@ def read(message: str) -> Reading:
         said = any(unicodedata.category(letter) in ("So", "Sm", "Sc") for letter in text)
         return Reading("rambling", None, "symbols only") if said else Reading("empty", None, "says nothing")
     asked: dict[tuple[str, ...], Question] = {}
-    before, waiting = "", False
+    before = ""
     for sentence, marked in sentences(text):
-        found = clauses(sentence, marked)
-        said = " ".join(_unfilled(phrasings.words(sentence)))
-        if phrasings.confirms(said):
-            found = clauses(before, True) if before else []
-            found = found if found and found[0][1] != "aside" else [((sentence,), "aside")] * marked
-        elif waiting and _names(said.split()) and not any(kind == "yes/no" for _, kind in found):
-            found = _yes_no(["is", "it", *said.split()])
-        if asked and RETRACTED.match(" ".join(phrasings.words(sentence))):
-            found = [((sentence,), "aside")]
-        for question in found:
+        retracted = asked and RETRACTED.match(" ".join(phrasings.words(sentence)))
+        for question in [((sentence,), "aside")] if retracted else _after(before, sentence, marked):
             asked.setdefault(_key(question[0]), question)
-        before, waiting = (
-            sentence,
-            phrasings.announced(" ".join(_unfilled(_parts(sentence)[-1:] and _parts(sentence)[-1]))) == "",
-        )
+        before = sentence
     return _judge(list(asked.values()), len(WORD.findall(text)))
+
+
+def _after(before: str, sentence: str, marked: bool) -> list[Question]:
+    """The questions in a sentence, or in the one before it and this one together: "A dog. Am I right?"."""
+    words = phrasings.words(sentence)
+    said = _unfilled(words)
+    if phrasings.confirms(" ".join(said)) or phrasings.confirms(" ".join(words)):
+        found = clauses(before, True) if before else []
+        return found if found and found[0][1] != "aside" else [((sentence,), "aside")] * marked
+    found = clauses(sentence, marked)
+    if before and not any(kind == "yes/no" for _, kind in found):
+        earlier = _parts(before)
+        if (
+            _names(said) and earlier and phrasings.announced(" ".join(_unfilled(earlier[-1]))) == ""
+        ):  # "Let me guess. A dog."
+            return _yes_no(["is", "it", *said])
+        if phrasings.concludes(" ".join(said)) and len(earlier) == 1 and _names(earlier[0]):  # "A dog. Final answer."
+            return _yes_no(["is", "it", *earlier[0]])
+    return found
 
 
 def _key(words: Sequence[str]) -> tuple[str, ...]:
@@ -156,6 +167,8 @@ def sentences(text: str) -> list[tuple[str, bool]]:
 def clauses(sentence: str, marked: bool) -> list[Question]:
     """The questions in a sentence, each with its kind: `yes/no`, `choice`, `open`, `aside` or `courtesy`; none for a statement."""
     parts = _parts(sentence)
+    if len(parts) > 1 and " ".join(parts[0]) in ("yes or no", "true or false", "right or wrong"):
+        parts, marked = parts[1:], True
     whole = [word for part in parts for word in part]
     if not whole:
         return []
@@ -173,8 +186,9 @@ def clauses(sentence: str, marked: bool) -> list[Question]:
         start = index if kind else start
     if start is not None:
         return found + _question(parts[start:], marked)
-    if marked and len(parts) > 1 and _names(_unfilled(parts[-1])):  # "It barks, so a dog?"
-        return _single(parts[-1], marked)
+    last = phrasings.claimed(" ".join(_unfilled(parts[-1]))).split()
+    if marked and len(parts) > 1 and (last[:2] == ["it", "is"] or _names(last)):  # "It barks, so a dog?"
+        return _about_it(last)
     return _question([whole], marked)
 
 
@@ -183,6 +197,8 @@ def _parts(sentence: str) -> list[list[str]]:
     parts = [phrasings.words(part) for part in CLAUSE_END.split(QUOTED.sub(r" \1 ", sentence))]
     parts = [["not", *part[1:]] if part[:1] == ["no"] and _names(part[1:]) else part for part in parts if part]
     said = [part for part in parts if " ".join(_unfilled(part)) not in ASIDES] or parts
+    if len(said) > 1 and VOCATIVE.match(" ".join(said[-1])):
+        said = said[:-1]
     return [words for part in said for words in _conjoined(part)]
 
 
@@ -210,7 +226,7 @@ def _unfilled(words: list[str]) -> list[str]:
 def _tag(words: list[str]) -> str:
     """The question tag a declarative sentence ends in."""
     body = _unfilled(words)
-    if body[0] in HELPERS or body[0] in ASKING:
+    if body[0] in HELPERS or (body[0] in ASKING and not phrasings.claimed(" ".join(body)).startswith("it is ")):
         return ""
     ends = (" ".join(words[-4:]), " ".join(words[-3:]), " ".join(words[-2:]), words[-1])
     return next((end for end in ends if TAG.match(end) and len(words) > len(end.split())), "")
@@ -222,7 +238,11 @@ def _form(words: list[str], marked: bool) -> bool:
     if phrasings.asks_whether(text) is not None or phrasings.announces(text) or REQUEST.match(text):
         return True
     if words[0] in ASKING:
-        return marked or (len(words) > 1 and words[1] in HELPERS) or words[0].endswith("'s")
+        return (
+            (marked and not phrasings.topic(text))
+            or (len(words) > 1 and words[1] in HELPERS)
+            or words[0].endswith("'s")
+        )
     if words[0] not in HELPERS or len(words) < 2:
         return False
     if words[0] == "don't" and words[1] not in POINTING | SPEAKERS | {"people", "most", "the", "a"}:  # "Don't laugh"
@@ -240,7 +260,8 @@ def _commented(first: list[str], others: list[list[str]], marked: bool) -> list[
     last = _unfilled(others[-1])
     announced = phrasings.announced(" ".join(first))
     if announced == "":
-        claims = [phrasings.claimed(" ".join(_unfilled(part))).split() for part in others]
+        said = [_unfilled(part) for part in others]
+        claims = [phrasings.claimed(" ".join(["it", *part] if part[0] in HELPERS else part)).split() for part in said]
         return next((_about_it(claim) for claim in claims if claim[0] == "it" or _names(claim)), [])
     if (
         first[0] in HELPERS
