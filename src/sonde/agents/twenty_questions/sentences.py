@@ -261,7 +261,10 @@ def _commented(first: list[str], others: list[list[str]], marked: bool) -> list[
     announced = phrasings.announced(" ".join(first))
     if announced == "":
         said = [_unfilled(part) for part in others]
-        claims = [phrasings.claimed(" ".join(["it", *part] if part[0] in HELPERS else part)).split() for part in said]
+        claims = [
+            phrasings.claimed(" ".join(["it", *part] if part[0] in HELPERS and _names(part[-2:]) else part)).split()
+            for part in said
+        ]
         return next((_about_it(claim) for claim in claims if claim[0] == "it" or _names(claim)), [])
     if (
         first[0] in HELPERS
