@@ -188,6 +188,31 @@ def test_a_question_is_answered_by_the_table(name, message, answer):
         ("dog", "Tell me if it's a dog."),
         ("dog", "Dog, right?"),
         ("dog", "Hello! Is what you have in mind, by any chance, a dog?"),
+        ("dog", "Dog, that's my guess."),
+        ("dog", "A dog. Final answer."),
+        ("dog", "Let me guess... a dog!"),
+        ("dog", "I'm going with a dog."),
+        ("dog", "If I said dog, would I be right?"),
+        ("dog", "Is dog the word you are looking for?"),
+        ("dog", "Does your secret object happen to be a dog?"),
+        ("dog", "Might you have a dog in mind?"),
+        ("dog", "You picked a dog, didn't you?"),
+        ("dog", "We've been talking about a dog all along, haven't we?"),
+        ("dog", "It barks, it's furry, so it's a dog, isn't it?"),
+        ("dog", "I'd love to know whether you're thinking of a dog."),
+        ("dog", "My question is whether it is a dog."),
+        ("dog", "Is there a chance it's a dog?"),
+        ("dog", "How about a dog?"),
+        ("dog", "Is it a dog, the furry animal?"),
+        ("dog", "Is it a dog, since it barks?"),
+        ("dog", "Is it an animal called a dog?"),
+        ("dog", "Is it one of those barking things, a dog?"),
+        ("dog", "True or false: it's a dog."),
+        ("dog", "Ready? Is it a... dog?"),
+        ("dog", "My best guess, after all that, would have to be a dog!"),
+        ("toothbrush", "Is it a tooth brush?"),
+        ("elephant", "Is it an elehpant?"),
+        ("umbrella", "Umbrela?"),
     ],
 )
 def test_a_guess_of_the_secret_wins(name, message):
@@ -217,6 +242,33 @@ def test_a_guess_of_the_secret_wins(name, message):
         ("hat", "Is it like a hat?"),
         ("hat", "Is your hat nice?"),
         ("hat", "hat shoe dog cat sofa lamp spoon car"),
+        ("hat", "Is it part of a hat?"),
+        ("hat", "Is it a piece of a hat?"),
+        ("hat", "Is it a book called hat?"),
+        ("hat", "No hat?"),
+        ("hat", "Not a hat?"),
+        ("hat", "It isn't a hat, is it?"),
+        ("hat", "My guess is a hat. No wait, a shoe."),
+        ("hat", "I don't know whether it is a hat."),
+        ("hat", "I can't tell if it's a hat."),
+        ("hat", "I'd like to know if you have a hat."),
+        ("hat", "Should I guess a hat?"),
+        ("hat", "Is hat a good guess?"),
+        ("hat", "I was going to guess hat."),
+        ("hat", "I'll guess a hat next time."),
+        ("hat", "You selected a hat"),
+        ("hat", "Are you thinking of buying a hat?"),
+        ("hat", "Is it bigger than a shoe, a hat?"),
+        ("hat", "Is it a hat, a shoe?"),
+        ("hat", "Is it a hat, the brand?"),
+        ("hat", "Does the word rhyme with hat?"),
+        ("hat", "Is it anything but a hat?"),
+        ("hat", "What if I guess hat?"),
+        ("hat", "Is the hat an answer?"),
+        ("mouse", "Is it a mouse, the computer kind?"),
+        ("orange", "Is it an orange, the colour?"),
+        ("monkey", "Is it money?"),
+        ("horse", "Is it a house?"),
         ("car", "Is it a carpet?"),
         ("carpet", "Is it a car?"),
         ("bear", "Is it a teddy bear?"),
@@ -237,6 +289,12 @@ def test_every_object_is_won_by_each_of_its_names_and_not_by_those_of_its_neighb
             assert ORACLE.judge(f"Is it a {name}?", thing).won, (thing.name, name)
         for other in (everything[index - 1], everything[index - 7], everything[index - 100]):
             assert not ORACLE.judge(f"Is it a {other.name}?", thing).won, (thing.name, other.name)
+
+
+def test_no_name_in_the_table_is_taken_for_a_slip_in_another():
+    for thing in objects.things():
+        for other in facts.names():
+            assert other in map(facts.plain, thing.names) or not facts.spelled(other, map(facts.plain, thing.names))
 
 
 @pytest.mark.parametrize(

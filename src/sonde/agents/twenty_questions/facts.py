@@ -1,8 +1,11 @@
 """What does the table say of an object, and what is a word in the singular? Dictionary look-ups only."""
 
 import functools
+from collections.abc import Iterable, Sequence
 
-from sonde.agents.twenty_questions import objects
+from sonde.agents.twenty_questions import lexicon, objects
+
+SHORTEST_MISSPELT = 6
 
 IRREGULAR = {
     "knives": "knife", "mice": "mouse", "feet": "foot", "teeth": "tooth", "leaves": "leaf", "wolves": "wolf", "loaves": "loaf",
@@ -75,3 +78,31 @@ def names() -> dict[str, tuple[float, float]]:
         for name in thing.names:
             known.setdefault(plain(name), (thing.size or 1.0, thing.weight or 1.0))
     return known
+
+
+def named(words: Sequence[str]) -> bool:
+    """Whether the words, articles aside, are a name in the table."""
+    return " ".join(singular(word) for word in words if word not in lexicon.DETERMINERS) in names()
+
+
+def spelled(phrase: str, wanted: Iterable[str]) -> bool:
+    """Whether a phrase is one of the wanted names written apart, in one word, or with one slip, and means nothing else."""
+    if phrase in names() or phrase in lexicon.LOOKALIKES or (phrase,) in lexicon.KIND_PHRASES:
+        return False
+    close = phrase.replace(" ", "")
+    return any(
+        close == name.replace(" ", "") or (len(name) >= SHORTEST_MISSPELT and _slip(phrase, name)) for name in wanted
+    )
+
+
+def _slip(one: str, other: str) -> bool:
+    """Whether two words differ by one letter more, less or other, or by two neighbours that changed places."""
+    if abs(len(one) - len(other)) > 1:
+        return False
+    same = next(
+        (index for index, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
+        min(len(one), len(other)),
+    )
+    here, there = one[same:], other[same:]
+    swapped = here[:2] == there[1::-1] and here[2:] == there[2:]
+    return here[1:] == there or here == there[1:] or here[1:] == there[1:] or swapped

@@ -15,6 +15,25 @@ def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+DETERMINERS = word_set("a an the some your my any")
+MEASURES = word_set("pair kind type sort piece item form bar loaf slice bit set")
+
+# Words that are no names in the table and are one letter away from one that is: never taken for a misspelt name.
+LOOKALIKES = word_set("""abridge adder badder ballet banana bandana banker banket basher basked basket battle better billow bitten bladder
+    blanked blanker boaster booker bookie booster bottled bracket bride bridle bridged buckling bumpkin cameo carrot canter cantle capet caret
+    carpal carped carpel casket caste castled cattle candled cheery cheesy chipper choker chomper chopped chicken closed closer closes coaster cocker
+    coffer commuter compute computed cooked cookery cooler cooper cootie copper corker creese cropper crumpet cuttle dandle diddle donkey
+    ducking earthwork erase erased fetter fiddler fidget flatter flower fountain fraser fringe gadder galleon galloon gasket getter gladder grange guzzle
+    hammed hamper handle hamster harmer hatched hatcher hemmer hooker hopper hooter housecoat hovel hover hummer hurtle jacked jammer
+    kitted kindle lander larder larger lasher latchet latter ladle lecher leather liter litter looker madder mallet manager market mettle middle
+    minor mobil money monk mortar motile mottle muzzle nettle netter nestle nozzle nuzzle onions orang packet pallet palette parry
+    penciled pester petter pickle piddle pigeons piston planet poodle potable pottle puddle puzzled puzzler rabbi racked rambler rammer range
+    ranger rascal rasher ratchet rattle raider ricket riddle ridge roaster rocket rookie rooted roster ruder sadder saddle saddler sallow salon saloon
+    sandal scissor screw setter settle shallow sherry shopper shove shoved shoulder shower shred skilled slider smitten snider sower
+    spicer spicy spiker spinner spite squirt stapler straw suckling sweater tablet tackle tactic taster tattle teether temper thicken
+    tiger timber tinder toasted toffee toiled toiler tolled tower trumped tureen turnip valet violet viola wallow walled waller washed washing
+    waster watched water wattle wetter whistle whale widow willow winder windows wizard wonder""")
+
 KINDS = {
     "animal": "animal, creature, beast, living creature, critter",
     "alive": "living thing, living being, living organism, organism, being, life form, lifeform",
@@ -140,7 +159,9 @@ DONE = {
     "fragile": "break, break easily",
 }  # fmt: skip
 
-NEUTRAL = word_set("regular real normal ordinary typical common single actual good nice simple kind type")
+NEUTRAL = word_set(
+    "standard plain everyday usual mere basic generic proper humble average traditional classic conventional regular real normal ordinary typical common single actual good nice simple kind type"
+)
 
 SMALL = word_set("""a an the it its it's be is are was were been being of to for in on with by as that which who you your my our their people
     person something someone anything somebody one i we they them usually typically commonly often normally generally mostly

@@ -21,14 +21,17 @@ ADVERBS = lexicon.word_set("""usually typically commonly often normally generall
     also just very quite probably something perhaps maybe likely still currently ever possibly considered all""")
 EATING, DRINKING = frozenset({"eat", "eating"}), frozenset({"drink", "drinking"})
 SHADES = lexicon.word_set("color colour colored coloured shade shape shaped")
-ARTICLES = lexicon.word_set("a an the some your my any")
 HAVING = lexicon.word_set("have has had having got contain contains possess include includes with")
 LINKS = lexicon.word_set("of with made in that which who for on from like at about used by inside")
-MEASURES = lexicon.word_set("pair kind type sort piece item form bar loaf slice bit set example member part")
 COMPARED = {
     "bigger": ("size", 1), "larger": ("size", 1), "taller": ("size", 1), "longer": ("size", 1), "smaller": ("size", -1),
     "shorter": ("size", -1), "heavier": ("weight", 1), "lighter": ("weight", -1),
 }  # fmt: skip
+PORTIONS, OF_A = (
+    lexicon.word_set("piece slice bit bar item set"),
+    (["of", "a"], ["of", "an"], ["of", "the"], ["of", "your"]),
+)
+OTHER_SENSE = lexicon.word_set("kind type sort one version brand model emoji movie film song band company name not")
 CLEARLY = 1.3
 NOTHING = "no attribute matches"
 
@@ -58,7 +61,7 @@ def match(question: Sequence[str], thing: objects.Thing) -> Match:
     rest = [word for word in rest if word not in ("not", "no")]
     if not rest:
         return Match(None, "nothing is asked of the secret")
-    found = _frame(subject, verb, rest, thing)
+    found = _explained(subject, verb, rest, thing) if "," in rest else _frame(subject, verb, rest, thing)
     if negated and found.truth is not None:
         return dataclasses.replace(found, truth=not found.truth, why=f"not ({found.why})", won=False)
     return found
@@ -81,6 +84,30 @@ def _apart(words: list[str]) -> tuple[str, str, list[str]]:
     return subject, verb, rest
 
 
+def _explained(subject: str, verb: str, rest: list[str], thing: objects.Thing) -> Match:
+    """Reads "a tooth, the hard thing in the mouth": the explanation must be true of the secret as far as it is understood."""
+    comma = rest.index(",")
+    named, said = rest[:comma], rest[comma + 1 :]
+    found = _frame(subject, verb, named, thing)
+    if not found.guess:
+        return _frame(subject, verb, named + said, thing)
+    if not found.won:
+        return found
+    tables = (
+        lexicon.ADJECTIVE_PHRASES,
+        lexicon.KIND_PHRASES,
+        lexicon.PLACE_PHRASES,
+        lexicon.DONE_PHRASES,
+        lexicon.DOES_PHRASES,
+    )
+    truths = [
+        facts.fact(table[(word,)], thing) for word in said for table in tables if (word,) in table and word != "thing"
+    ]
+    if True in truths and False not in truths and not OTHER_SENSE & set(said):
+        return found
+    return Match(None, f"{found.why}; not understood: {' '.join(said)}", guess=True)
+
+
 def _frame(subject: str, verb: str, rest: list[str], thing: objects.Thing) -> Match:
     rest = [word for word in rest if word not in ADVERBS] or rest
     if subject != "it":
@@ -101,7 +128,7 @@ def _be(rest: list[str], thing: objects.Thing) -> Match:
     if rest[0] in ("like", "similar"):
         return Match(None, "a likeness the table cannot judge")
     if SHADES & set(rest):  # "the color grey" and "grey in color" are "grey"
-        rest = [word for word in rest if word not in SHADES | ARTICLES] or rest
+        rest = [word for word in rest if word not in SHADES | lexicon.DETERMINERS] or rest
     if rest[:1] == ["more"] or any(word in COMPARED or word == "than" for word in rest):
         return _compared(rest, thing)
     if (
@@ -116,8 +143,10 @@ def _be(rest: list[str], thing: objects.Thing) -> Match:
         return _first([(rest[1:], lexicon.PLACE_PHRASES), (rest, lexicon.ADJECTIVE_PHRASES)], thing)
     if rest[0] in ("that", "which", "you", "people"):
         return _people(rest[1:] if rest[0] in ("that", "which") else rest, thing)
-    if rest[0] in ARTICLES or rest[0] in ("called", "named"):
-        return named_thing([word for word in rest[1:] if word not in ARTICLES] or rest[1:], thing)
+    if any(word in PORTIONS and rest[index + 1 : index + 3] in OF_A for index, word in enumerate(rest[:3])):
+        return Match(None, "a part of something")
+    if rest[0] in lexicon.DETERMINERS or rest[0] in ("called", "named"):
+        return named_thing([word for word in rest[1:] if word not in lexicon.DETERMINERS] or rest[1:], thing)
     said = _first([(rest, lexicon.ADJECTIVE_PHRASES), (rest, lexicon.DONE_PHRASES)], thing)
     named = named_thing(rest, thing, sure=False) if said.truth is None else said
     return named if named.guess or named.truth is not None else said
@@ -185,12 +214,17 @@ def named_thing(words: list[str], thing: objects.Thing, *, sure: bool = True) ->
         return _described(words, thing)
     for _ in range(LONGEST_NAME):  # "a pair of", "a kind of"
         whole = tuple(words)
-        if words[1:2] != ["of"] or words[0] not in MEASURES or whole in lexicon.KIND_PHRASES or not words[2:]:
+        if words[1:2] != ["of"] or words[0] not in lexicon.MEASURES or whole in lexicon.KIND_PHRASES or not words[2:]:
             break
-        words = [word for word in words[2:] if word not in ARTICLES] or words[2:]
+        words = [word for word in words[2:] if word not in lexicon.DETERMINERS] or words[2:]
+    called = next((index for index, word in enumerate(words) if word in ("called", "named")), 0)
+    if called and words[called + 1 :]:  # "an instrument called a piano"
+        kind = _all(words[:called], lexicon.KIND_PHRASES, thing)
+        named = [word for word in words[called + 1 :] if word not in lexicon.DETERMINERS]
+        return named_thing(named, thing) if kind.truth else kind
     phrase = " ".join(words).replace("-", " ")
     mine = {facts.plain(name) for name in thing.names}
-    if phrase in mine:
+    if phrase in mine or facts.spelled(phrase, mine):
         return Match(True, f"names the secret: {phrase}", guess=True, won=True)
     if phrase in {facts.plain(name) for name in thing.related}:
         return Match(None, f"{phrase} is near the secret, or a kind of it", guess=True)
@@ -228,6 +262,8 @@ def _headed(head: list[str], tail: list[str], thing: objects.Thing, *, sure: boo
 def _more(before: list[str], tail: list[str], thing: objects.Thing) -> Match:
     """What stands before a noun ("red") and after it ("that can fly", "with wheels", "made of metal")."""
     found = [_all(before, lexicon.ADJECTIVE_PHRASES, thing)] if before else []
+    if len(tail) == 1:
+        found.append(Match(None, NOTHING))
     if tail[1:]:
         if tail[0] in ("that", "which", "who"):
             found.append(_described(["thing", *tail], thing))
@@ -265,7 +301,7 @@ def _compared(rest: list[str], thing: objects.Thing) -> Match:
     index = next((index for index, word in enumerate(rest) if word in COMPARED), None)
     if index is None or rest[index + 1 : index + 2] != ["than"]:
         return Match(None, "a comparison the table cannot make")
-    other = " ".join(word for word in rest[index + 2 :] if word not in ARTICLES)
+    other = " ".join(word for word in rest[index + 2 :] if word not in lexicon.DETERMINERS)
     measures = lexicon.REFERENCES.get(other) or facts.names().get(other)
     if measures is None or thing.size is None or thing.weight is None:
         return Match(None, f"no size known of {other!r}")
@@ -298,7 +334,7 @@ def _all(words: list[str], table: lexicon.Phrases, thing: objects.Thing) -> Matc
     truths: list[bool | None] = []
     reasons: list[str] = []
     left: list[str] = []
-    kept = [word for word in words if word not in ARTICLES]
+    kept = [word for word in words if word not in lexicon.DETERMINERS]
     index = 0
     while index < len(kept):
         for size in range(min(LONGEST_PHRASE, len(kept) - index), 0, -1):
