@@ -3,7 +3,8 @@
     python benchmarks/measure_oracle.py
 
 Prints both splits of each set as markdown: `dev`, on which the rules were tuned, and `test`, on which they were measured.
-`messages` are of every kind and mostly a model's own; `guesses` are guesses in many forms, and what looks like one. Seconds.
+`messages` are of every kind and mostly a model's own; `guesses` and `fresh` are guesses in many forms, and what looks like one;
+`fresh` were written and labelled by others than those who wrote the rules. Seconds.
 """
 
 import collections
@@ -14,7 +15,7 @@ import time
 from sonde.agents.twenty_questions import objects, rules
 
 FOLDER = pathlib.Path(__file__).parents[1] / "tests/data/twenty_questions"
-SETS = ("messages", "guesses")
+SETS = ("messages", "guesses", "fresh")
 KINDS = ("valid", "guess", "open", "several", "statement", "rambling", "empty")
 WORDS = {rules.YES: "yes", rules.NO: "no", rules.UNKNOWN: "unknown"}
 

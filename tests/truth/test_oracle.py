@@ -78,6 +78,18 @@ def test_guesses_in_many_forms_are_judged_as_labelled_nine_times_in_ten_and_win_
     assert all(one.won == row["wins"] for one, row in zip(found, rows, strict=True))
 
 
+def test_fresh_guesses_by_others_never_win_wrongly_and_win_more_often_than_not():
+    """Two thirds of the held-out half are judged as labelled: the figure is low, known, and must not fall."""
+    rows = [json.loads(line) for line in (FOLDER / "fresh.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in rows if row["split"] == "test"]
+    found = [rules.RulesOracle().judge(row["text"], objects.thing(row["object"])) for row in rows]
+    right = [WORDS.get(one.answer) == row["answer"] and one.won == row["wins"] for one, row in zip(found, rows, strict=True)]
+    assert len(rows) == 50
+    assert sum(right) >= 33
+    assert sum(one.won for one in found) >= 15
+    assert all(row["wins"] for one, row in zip(found, rows, strict=True) if one.won)
+
+
 def test_a_question_mark_alone_is_no_oracle():
     careless = [("?" in row["text"]) == row["valid"] for row in TEST]
     assert sum(careless) < 0.95 * len(careless)
