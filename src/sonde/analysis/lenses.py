@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from sonde.core import errors
 from sonde.models import model as models_model
-from sonde.models import taps
+from sonde.models import readout, taps
 
 #: How far the parts may be from the logit, against its size, before the family is declared not understood.
 TOLERANCE = 1e-3
@@ -120,11 +120,8 @@ def logit_lens(
         raise errors.RequestError(f"no layer {wrong[0]}: expected 0 to {n_layers}, the last for the end of the model")
     names = [_stream(layer, n_layers) for layer in chosen]
     _, cache = model.run_with_cache(ids, names)
-    norm, unembed = (model.parts.taps[name].module for name in ("ln_final.hook_out", "unembed.hook_out"))
-    with torch.no_grad():
-        logits = unembed(norm(torch.stack([cache[name][0, list(at)] for name in names])))
-    cap = getattr(model.hf.config, "final_logit_softcapping", None)
-    return LogitLens(chosen, at, torch.tanh(logits / cap) * cap if cap else logits)
+    streams = torch.stack([cache[name][0, list(at)] for name in names])
+    return LogitLens(chosen, at, readout.logits(model, streams))
 
 
 def direct_logit_attribution(
