@@ -310,7 +310,7 @@ class DockerSandbox:
             try:
                 return await job.run(lambda mark: self._line(command, mark, limits), self._end)
             except docker_keeper.Gone as error:
-                raise errors.SandboxError(await self._why_gone(error)) from error
+                await self._give_up(await self._why_gone(error))
 
     def _line(self, command: str, mark: str, limits: base.Limits) -> list[str]:
         words = docker_command.words(command, mark, limits, strict=not self.layout.own_files)
@@ -374,17 +374,21 @@ class DockerSandbox:
 
     async def _give_up(self, why: str) -> NoReturn:
         self._closed = True
-        await self.engine.remove(self.name)
+        with contextlib.suppress(errors.SandboxError):
+            await self.engine.remove(self.name)
         raise errors.SandboxError(f"{why}: the sandbox is closed, open a new one")
 
     async def _why_gone(self, error: Exception) -> str:
         try:
             await self.engine.platform()
         except errors.SandboxError as dead:
-            return f"the sandbox is lost while a command ran: {dead}"
-        return f"the sandbox is lost: {error}, killed from outside or for want of memory; open a new one"
+            return f"the sandbox was lost while a command ran: {dead}"
+        return f"the sandbox was lost while a command ran, killed from outside or for want of memory: {error}"
 
     async def _own_size(self) -> int:
-        form = "{{.SizeRw}}"
-        answer = await self.engine.call("container", "inspect", "--size", "--format", form, self.name)
-        return int(answer.output) if answer.code == 0 and answer.output.strip().isdigit() else 0
+        with contextlib.suppress(errors.SandboxError):
+            words = ("container", "inspect", "--size", "--format", "{{.SizeRw}}", self.name)
+            answer = await self.engine.call(*words)
+            if answer.code == 0 and answer.output.strip().isdigit():
+                return int(answer.output)
+        return 0
