@@ -252,7 +252,7 @@ async def test_what_cannot_be_used_as_an_image_says_why(docker_engine, layout):
 async def test_an_image_of_another_architecture_says_so(docker_engine, tmp_path):
     """A program of another machine: the base image, its bash replaced by one that no processor here can run."""
     foreign = tmp_path / "foreign.tar"
-    made = docker_engine.docker("create", docker_engine.image)
+    made = docker_engine.docker("create", docker_engine.image, "true")
     docker_engine.docker("export", "--output", foreign, made)
     docker_engine.docker("rm", made)
     machine = "arm64" if os.uname().machine == "x86_64" else "amd64"
@@ -263,8 +263,8 @@ async def test_an_image_of_another_architecture_says_so(docker_engine, tmp_path)
     bash.write_bytes(other)
     assert bash.stat().st_mode & stat.S_IXUSR
     packed = shutil.make_archive(str(tmp_path / "packed"), "tar", tmp_path / "root")
-    docker_engine.docker("import", "--platform", f"linux/{machine}", packed, "sonde-test-foreign")
-    with pytest.raises(errors.SandboxError, match=f"is for linux/{machine}, and this Docker runs on"):
+    docker_engine.docker("import", packed, "sonde-test-foreign")
+    with pytest.raises(errors.SandboxError, match="holds programs of another architecture than Docker's linux/"):
         await opened(docker_engine, image="sonde-test-foreign")
 
 

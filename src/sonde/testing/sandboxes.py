@@ -208,8 +208,9 @@ async def closing(stage: Stage) -> None:
         await _refused(task, "the command that ran", "closed")
         _same(hostile.processes_with(mark), [], "as processes left of it")
         await sandbox.close()
-        for use in (sandbox.run("true"), sandbox.get("x"), sandbox.put({"x": "x"})):
-            await _refused(use, "what is asked of a closed sandbox", "closed")
+        await _refused(sandbox.run("true"), "what is asked of a closed sandbox", "closed")
+        await _refused(sandbox.get("x"), "reading from a closed sandbox", "closed")
+        await _refused(sandbox.put({"x": "x"}), "writing into a closed sandbox", "closed")
 
 
 async def apart(stage: Stage) -> None:
