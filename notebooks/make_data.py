@@ -14,6 +14,7 @@ Steps 1 to 3 cost seconds, step 4 a minute or two: it needs the study's model. E
 
 import argparse
 import json
+import shlex
 import shutil
 import tempfile
 from pathlib import Path
@@ -26,7 +27,7 @@ from sonde import store
 from sonde.agents import history
 from sonde.analysis import examples
 from sonde.store import documents
-from sonde.studies.twenty_questions import outcomes, reporting, study
+from sonde.studies.twenty_questions import outcomes
 from sonde.studies.twenty_questions import rows as study_rows
 from sonde.studies.twenty_questions import settings as study_settings
 
@@ -38,10 +39,10 @@ LIMIT = 3_000_000
 
 
 def main(run: Path, out: Path) -> None:
-    results = json.loads((run / study.RESULTS).read_text())
+    results = json.loads((run / "results.json").read_text())
     settings = results["settings"]
     made_by = {
-        "command": reporting.command(settings, run.name),
+        "command": shlex.join(["sonde", "study", "20q", *study_settings.TwentyQuestionsSettings(**settings).typed()]),
         "then": "python notebooks/make_data.py RUN",
         "seed": settings["seed"],
         "model": settings["model"],

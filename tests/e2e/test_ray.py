@@ -4,9 +4,10 @@ import pytest
 import torch
 
 import sonde
-from sonde import testing
+from sonde import experiments, testing
 from sonde.agents import playing, presets
 from sonde.core import errors
+from sonde.studies.twenty_questions import settings, study
 
 ray = pytest.importorskip("ray", reason='needs the extra: pip install "sonde[ray]"')
 
@@ -53,6 +54,21 @@ def test_a_two_node_cluster_gives_the_same_bytes_as_one_process(cluster, tmp_pat
     assert len(contents(here)) >= 12
     assert there.rewards == here.rewards
     assert there.progress.steps == here.progress.steps
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_the_study_of_twenty_questions_collects_the_same_on_a_cluster(cluster, tmp_path):
+    with sonde.load("tiny-llama") as model, playing.pinned(1):
+        chosen = settings.settings_of(model, episodes=5, steps=2, layers=(1,), wave=3)
+        folders = [
+            experiments.run(
+                study.TwentyQuestions(model), chosen, stages=["collect"], runs_dir=tmp_path / engine, engine=engine
+            ).folder
+            for engine in ("local", "ray")
+        ]
+    for name in ("stages/collect.json", "rows.json", "features.safetensors"):
+        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes(), name
 
 
 def saved(model, folder):

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from sonde import store
 from sonde.testing import planted
 
 SMALL = ("--episodes", "10", "--steps", "3", "--layers", "5", "--steer-episodes", "3", "--seed", "3")
@@ -115,7 +116,7 @@ def test_stages_one_by_one_take_the_settings_of_the_run_and_give_the_same(whole,
     assert study(tmp_path, "20q", "collect", "--model", talker, *SMALL, "--run", "it")[0] == 0
     code, text = study(tmp_path, "20q", "steer", "--run", "it")
     assert code == 2
-    assert "needs 'probe', which is not finished: sonde study 20q probe --run it" in text
+    assert "run it has no finished stage 'probe' of study-20q: run that first" in text
     for stage in ("probe", "evolution", "steer", "report"):
         code, text = study(tmp_path, "20q", stage, "--run", "it")
         assert code == 0, text
@@ -150,13 +151,66 @@ def test_two_processes_on_one_run_do_no_harm(whole, talker, tmp_path):
     assert untimed(tmp_path / "it") == untimed(whole[0])
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(4 * PATIENCE)
+def test_killed_in_training_it_comes_out_the_same(tmp_path):
+    words = ("binding", "train", "--layers", "1", "--steps", "600", "--told", "1", "--run", "it")
+    folders = {name: tmp_path / name / "it-training" for name in ("whole", "killed")}
+    for folder in folders.values():
+        folder.parent.mkdir()
+    code, text = study(folders["whole"].parent, *words)
+    assert code == 0, text
+    for least in (1, 12, 14):
+        process = start(folders["killed"].parent, *words)
+        log = folders["killed"] / "tables" / "log.jsonl"
+        wait_for(lambda path=log, n=least: path.exists() and path.read_bytes().count(b"\n") >= n, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+    code, text = study(folders["killed"].parent, *words)
+    assert code == 0, text
+    assert "Report: " in text
+    for name in ("model/model.safetensors", "model/recipe.json", "snapshots/step-000500.safetensors"):
+        assert (folders["whole"] / name).read_bytes() == (folders["killed"] / name).read_bytes(), name
+    found = [json.loads((folder / "results.json").read_bytes()) for folder in folders.values()]
+    for one in found:
+        del one["timing"]
+        for row in one["train"]["log"]:
+            del row["seconds"]
+    assert found[0] == found[1]
+    assert store.Run.open(folders["killed"]).verify() == []
+    code, text = study(folders["killed"].parent, *words[:-2], "--seed", "1", "--run", "it")
+    assert code == 2
+    assert "seed was 0, now 1" in text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4 * PATIENCE)
+def test_a_traced_model_killed_between_models_comes_out_the_same(tmp_path):
+    words = ("binding", "-m", "seed-0", "-m", "seed-1", "--pairs", "10", "--run", "it")
+    process = start(tmp_path, *words)
+    first = tmp_path / "it" / "stages" / "trace" / "00000.json"
+    wait_for(first.exists, process)
+    before = first.read_bytes()
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    code, text = study(tmp_path, *words)
+    assert code == 0, text
+    assert first.read_bytes() == before
+    kept = store.Run.open(tmp_path / "it")
+    assert (kept.status, kept.manifest["kind"], kept.verify()) == ("finished", "binding", [])
+    code, text = study(tmp_path, "binding", "report", "--run", "it")
+    assert code == 0, text
+    assert "seed-1, control" in text
+
+
 def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
     process = start(tmp_path, "20q", "collect", *LONG, "--run", "it")
     wait_for(lambda: steps_of(tmp_path / "it" / "games" / "collect") >= 5, process)
     process.send_signal(signal.SIGINT)
     code, text = ended(process)
     assert code == 130
-    assert "Stopped. What is finished is kept; go on with: the same command and --run it" in text
+    assert "Stopped. What is finished is kept; go on with: sonde study 20q collect --model tiny-llama" in text
+    assert "--run it" in text.split("go on with:")[1]
 
 
 def test_what_is_on_disk_already_is_looked_at_before_it_is_gone_on_with(tmp_path, invoke):
@@ -186,13 +240,13 @@ def test_what_is_on_disk_already_is_looked_at_before_it_is_gone_on_with(tmp_path
         (("probe", "--run", "it"), "there is no run 'it' at"),
         (("--layers", "9"), "tiny-llama has no layer 9: its layers are 0 to 3"),
         (("--layers", "one"), "write 0,5,10 or 0:30:5, got 'one'"),
-        (("--layers", "3:3"), "no layers to look at"),
+        (("--layers", "3:3"), "layers must have 1 or more"),
         (("--temperatures", "hot"), "write numbers such as 0.7,1.0, got 'hot'"),
-        (("--temperatures", "0"), "temperatures must be positive numbers"),
+        (("--temperatures", "0"), "temperatures.0 must be more than 0"),
         (("--strengths", "1,,2"), "write numbers such as 0.7,1.0, got '1,,2'"),
-        (("--strengths", "0"), "strengths must be positive numbers"),
-        (("--strengths", "-2"), "strengths must be positive numbers"),
-        (("--strengths", "nan"), "strengths must be positive numbers"),
+        (("--strengths", "0"), "strengths.0 must be more than 0"),
+        (("--strengths", "-2"), "strengths.0 must be more than 0"),
+        (("--strengths", "nan"), "strengths.0 must be a finite number"),
         (("--episodes", "3"), "3 episodes cannot fill the 5 folds"),
         (("--option", "oracle"), "write name=value, got 'oracle'"),
         (("--run", "../it"), "run id '../it' cannot be a folder name"),

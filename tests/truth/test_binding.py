@@ -5,7 +5,7 @@ import pytest
 
 import sonde
 from sonde.analysis import subspaces
-from sonde.studies.binding import patching, shipped, spaces, study, training
+from sonde.studies.binding import patching, shipped, spaces, study, training, verdict
 
 TRAINED = [name for name in shipped.names() if shipped.recipe(name).every]
 FROM_NOTHING = [name for name in TRAINED if not shipped.recipe(name).start]
@@ -34,7 +34,7 @@ def has_moved(name, hops):
     with sonde.load(shipped.folder(name)) as model:
         table = patching.staircase(model, pairs_of(model, shipped.recipe(name).grammar, hops, count=100))
     rates = dict(zip(table["roles"], np.array(table["success"]["value"]), strict=True))
-    return bool(((rates[f"rhs_{hops}"] >= study.ENOUGH) & (rates["rhs_1"] <= study.LITTLE)).any())
+    return bool(((rates[f"rhs_{hops}"] >= verdict.ENOUGH) & (rates["rhs_1"] <= verdict.LITTLE)).any())
 
 
 def test_a_trained_model_answers_where_no_heuristic_reaches(trained):
@@ -60,7 +60,7 @@ def test_with_three_hops_it_stops_in_between_where_the_root_is_no_longer_needed(
         table = patching.staircase(model, pairs_of(model, shipped.recipe("seed-0").grammar, 3))
     root = np.array(table["success"]["value"])[table["roles"].index("rhs_1")]
     between = np.array([one["value"] for one in table["middle"]])
-    assert ((between >= study.ENOUGH) & (root <= study.LITTLE)).any()
+    assert ((between >= verdict.ENOUGH) & (root <= verdict.LITTLE)).any()
 
 
 @pytest.mark.parametrize("name", TRAINED)

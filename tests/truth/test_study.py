@@ -5,10 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
+from sonde import experiments
 from sonde.agents import environment
 from sonde.agents.twenty_questions import rules
-from sonde.studies.twenty_questions import claims, settings, steering, study
 from sonde.studies.twenty_questions import rows as study_rows
+from sonde.studies.twenty_questions import settings, steering, study
 from sonde.testing import planted
 
 LAYER, STEPS = 3, 4
@@ -20,11 +21,17 @@ SMALL = {
 
 
 def analysed(model, games, folder, **changes):
-    """All stages but the report: the run, its settings, what the stages found, and the claims that hold."""
+    """The run, its settings, what was found, and the claims that hold; no page, which would take most of the time."""
     chosen = settings.settings_of(model, environment="planted", **{**SMALL, **changes})
-    kept = study.opened(chosen, f"study-{chosen.seed}", folder)
-    found = {name: study.run_stage(name, model, kept, chosen, games=games) for name in study.STAGES[:-1]}
-    return kept, chosen, found, {one.name for one in claims.of_stages(found) if one.holds}
+    found = experiments.run(Unpaged(model, games), chosen, run=f"study-{chosen.seed}", runs_dir=folder)
+    return found.run, chosen, found.results, {one["name"] for one in found.results["claims"] if one["holds"]}
+
+
+class Unpaged(study.TwentyQuestions):
+    """The study without its page."""
+
+    def report(self, results, run):
+        return None
 
 
 def worlds(seed=0, **world):

@@ -12,6 +12,10 @@ from sonde._cli import screens
 
 MODEL = "smollm2-135m-instruct"
 Model = Annotated[str, typer.Option("--model", "-m", help="A zoo name, a folder, a GGUF file or a hub id.")]
+#: As `Model`, where a later stage may take the run's.
+ModelOrRun = Annotated[
+    str | None, typer.Option("--model", "-m", help=f"A zoo name, a folder, a GGUF file or a hub id; {MODEL}.")
+]
 Device = Annotated[
     str, typer.Option(help="Where the model runs: auto, cpu, cuda, mps; auto takes the first that is there.")
 ]
@@ -24,6 +28,29 @@ RunsDir = Annotated[
 Engine = Annotated[str, typer.Option(help="local, or ray for a Ray cluster.")]
 
 
+def stages_of(kind: Any, stage: str, run: str | None, *, before: Sequence[str] = ()) -> tuple[str, ...] | None:
+    """The stages that a word asks for: `all`, a stage's name, or `report`; the later ones go on with a run.
+
+    `before` are words that have a meaning of their own.
+    """
+    names = [one.name for one in kind.stages]
+    every = ("all", *before, *names, "report")
+    if stage not in every:
+        raise typer.BadParameter(f"choose {', '.join(every)}; got {stage!r}", param_hint="STAGE")
+    if stage in (*names[1:], "report") and not run:
+        raise typer.BadParameter("say which run to go on with: --run NAME", param_hint="--run")
+    return (stage,) if stage in names else () if stage == "report" else None
+
+
+def recorded(kind: Any, stages: Sequence[str] | None, run: str | None, runs: Path | None) -> tuple[Any, Any] | None:
+    """Settings and model record of the run that a later stage goes on with; None for all stages, and for the first."""
+    from sonde import experiments
+
+    if stages is None or run is None or kind.stages[0].name in stages:
+        return None
+    return experiments.recorded(kind, run, runs)
+
+
 def launch(
     experiment: Any,
     settings: Any,
@@ -32,8 +59,9 @@ def launch(
     runs: Path | None,
     engine: str = "local",
     stages: Sequence[str] | None = None,
+    again: str | None = None,
 ) -> Any:
-    """Runs an experiment in front of a person; returns its result."""
+    """Runs an experiment in front of a person; returns its result. `again` is what --run must be to go on, if not `run`."""
     from sonde import experiments
     from sonde.store import names
 
@@ -42,7 +70,7 @@ def launch(
     todo = [one for one in experiments.pending(experiment, run, runs) if stages is None or one in stages]
     by_stage = {one: took for one, took in experiment.estimate(settings).items() if one in todo} if todo else {}
     screen.print(f"{_model(experiment)}{experiment.headline(settings)}. {_about(todo, by_stage)}", highlight=False)
-    with screens.stopped(screen, _again(name)), screens.bars(screen) as told:
+    with screens.stopped(screen, _again(again or name)), screens.bars(screen) as told:
         result = experiments.run(
             experiment,
             settings,

@@ -61,7 +61,7 @@ OPTIONS = {
     ("to", "parquet"): ("pyarrow",),
 }
 #: Stages of a study that by themselves do without the study's packages.
-LIGHT = {("study 20q", "collect"), ("study binding", "train")}
+LIGHT = {("study 20q", "collect")}
 
 
 def of(command: str, given: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,13 +1,12 @@
 """`sonde study`: whole experiments, from playing to a report."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from sonde._cli import screens, study_binding, study_critical, study_layers
+from sonde._cli import launch, screens, study_binding, study_critical, study_layers
 
-MODEL = "smollm2-135m-instruct"
 EXAMPLES = (
     "Examples: sonde study 20q · sonde study 20q --full --run mine · sonde study 20q probe --run mine · "
     "sonde study compare 20q --model smollm2-135m-instruct --model ./my-model"
@@ -28,9 +27,7 @@ def twenty_questions(
     stage: Annotated[
         str, typer.Argument(help="all, or one of: collect, probe, steer, evolution, report. Needs --run if not all.")
     ] = "all",
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help=f"A zoo name, a folder, a GGUF file or a hub id; {MODEL}.")
-    ] = None,
+    model: launch.ModelOrRun = None,
     full: Annotated[bool, typer.Option("--full", help="The complete study: hours. Without it: minutes.")] = False,
     episodes: Annotated[int | None, typer.Option(min=2, help="Games to learn from.")] = None,
     steer_episodes: Annotated[int | None, typer.Option(min=2, help="Games per condition of steering.")] = None,
@@ -44,10 +41,11 @@ def twenty_questions(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Fixes objects, sampling, folds and controls; 0 if left out.")
     ] = None,
-    run: Annotated[str | None, typer.Option(help="A name for the run; one that is there is taken up.")] = None,
-    runs: Annotated[
-        Path | None, typer.Option("--runs", metavar="DIR", help="Where to keep runs; $SONDE_RUNS or ./runs.")
-    ] = None,
+    device: launch.Device = "auto",
+    dtype: launch.Dtype = "float32",
+    engine: launch.Engine = "local",
+    run: launch.RunName = None,
+    runs: launch.RunsDir = None,
 ) -> None:
     """Does the model know that it is about to break the rules, and does steering help?
 
@@ -57,52 +55,35 @@ def twenty_questions(
     report says in words what holds after correction, and what does not.
 
     Everything finished is kept: the same command with --run NAME goes on where it was stopped. A later stage by itself
-    takes the settings of the run.
+    takes the settings and the model of the run.
     """
-    from sonde.models import loading
-    from sonde.store import names
-    from sonde.studies.twenty_questions import estimating, settings, study
+    from sonde.models import identity, loading
+    from sonde.studies.twenty_questions import settings, study
 
-    screen = screens.screen()
-    if stage not in ("all", *study.STAGES):
-        raise typer.BadParameter(f"choose all, {', '.join(study.STAGES)}; got {stage!r}", param_hint="STAGE")
-    alone = stage not in ("all", "collect")
-    if alone and not run:
-        raise typer.BadParameter("say which run to go on with: --run NAME", param_hint="--run")
-    run = run or names.new_run_id()
-    typed = (model, full or None, episodes, steer_episodes, steps, layers, temperatures, strengths, option, seed)
-    known = study.settings_of_run(run, runs) if alone else None
-    if known is not None and any(one is not None for one in typed):
-        known = None  # they are compared with the run's when it is opened
-    with study.model_of_run(run, runs) if known else loading.load(model or MODEL) as loaded:
-        chosen = known or settings.settings_of(
-            loaded,
-            "full" if full else "small",
-            episodes=episodes,
-            steer_episodes=steer_episodes,
-            steps=steps,
-            layers=screens.whole_numbers(layers, "--layers"),
-            temperatures=screens.decimals(temperatures, "--temperatures"),
-            strengths=screens.decimals(strengths, "--strengths"),
-            options=dict(screens.pair(text) for text in option or ()),
-            seed=seed,
+    stages = launch.stages_of(study.TwentyQuestions, stage, run)
+    sizes = (model, full or None, episodes, steer_episodes, steps, layers, temperatures, strengths, option, seed)
+    typed = any(one is not None for one in sizes) or (device, dtype) != ("auto", "float32")
+    known = launch.recorded(study.TwentyQuestions, stages, run, runs)
+    known = None if typed else known  # what was typed is compared with the run's
+    name = model or launch.MODEL
+    with identity.rebuilt(known[1]) if known else loading.load(name, device=device, dtype=dtype) as loaded:
+        chosen = (
+            known[0]
+            if known
+            else settings.settings_of(
+                loaded,
+                "full" if full else "small",
+                episodes=episodes,
+                steer_episodes=steer_episodes,
+                steps=steps,
+                layers=screens.whole_numbers(layers, "--layers"),
+                temperatures=screens.decimals(temperatures, "--temperatures"),
+                strengths=screens.decimals(strengths, "--strengths"),
+                options=dict(screens.pair(text) for text in option or ()),
+                seed=seed,
+            )
         )
-        kept = study.opened(chosen, run, runs, model=loaded)
-        todo = [name for name in (study.STAGES if stage == "all" else (stage,)) if name not in study.stages_done(kept)]
-        by_stage = {name: value for name, value in estimating.seconds(loaded, chosen).items() if name in todo}
-        parts = ", ".join(f"{name} {screens.span(value)}" for name, value in by_stage.items())
-        screen.print(
-            f"[bold]{chosen.model}[/]: {chosen.episodes} games of up to {chosen.steps} messages, {len(chosen.layers)} layers. "
-            f"About {screens.span(sum(by_stage.values()))} ({parts or 'everything is on disk'}).",
-            highlight=False,
-        )
-        with screens.stopped(screen, f"the same command and --run {run}"), screens.bars(screen) as told:
-            for name in todo:
-                study.run_stage(name, loaded, kept, chosen, tell=told)
-    if stage in ("all", "report"):
-        _show(screen, study.finished(kept, chosen))
-    else:
-        screen.print(f"Stage {stage} is done: {kept.folder / 'stages' / f'{stage}.json'}", soft_wrap=True, markup=False)
+        launch.launch(study.TwentyQuestions(loaded), chosen, run=run, runs=runs, engine=engine, stages=stages)
 
 
 @app.command("compare", epilog=EXAMPLES)
@@ -140,16 +121,3 @@ def compare(
     report = comparing.report(found)
     screen.print(terminal.summary(report, report.sections[0].tables[0]))
     screen.print(f"Report: {found['folder'] / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
-
-
-def _show(screen: Any, found: Any) -> None:
-    from sonde.report import terminal
-    from sonde.studies.twenty_questions import reporting
-
-    report = reporting.report(found.results, found.claims, found.folder.name)
-    steering = next(section for section in report.sections if section.title == "Steering")
-    screen.print(terminal.summary(report, reporting.claims_table(found.claims), steering.tables[0]))
-    screen.print(f"Report: {found.report}", soft_wrap=True, highlight=False, markup=False)
-    screen.print(
-        f"Run: {found.folder}   (sonde runs show {found.folder.name})", soft_wrap=True, highlight=False, markup=False
-    )

@@ -8,6 +8,6 @@ Every experiment has a kind, settings, stages, results and a report. `run` makes
 """
 
 from sonde.experiments.experiment import Context, Experiment, Items, Stage
-from sonde.experiments.kernel import Result, pending, pinned, run, run_async
+from sonde.experiments.kernel import Result, pending, pinned, recorded, run, run_async
 
-__all__ = ["Context", "Experiment", "Items", "Result", "Stage", "pending", "pinned", "run", "run_async"]
+__all__ = ["Context", "Experiment", "Items", "Result", "Stage", "pending", "pinned", "recorded", "run", "run_async"]

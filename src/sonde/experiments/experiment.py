@@ -33,6 +33,7 @@ class Context(Generic[SettingsT]):
         experiment: The experiment, with its model and whatever else it was made with.
         settings: What fixes the result.
         run: The run that is written.
+        engine: Where what divides is run: `local`, or `ray`.
     """
 
     def __init__(
@@ -41,9 +42,11 @@ class Context(Generic[SettingsT]):
         settings: SettingsT,
         run: store.Run,
         on_progress: progress.OnProgress | None,
+        engine: str = "local",
     ) -> None:
         """Wraps them; stages get this from the kernel."""
-        self.experiment, self.settings, self.run = experiment, settings, run
+        self.experiment: Any = experiment  # its stages know which it is
+        self.settings, self.run, self.engine = settings, run, engine
         self._on_progress = on_progress
         self._found: dict[str, dict[str, Any]] = {}
 
@@ -185,7 +188,7 @@ class Experiment(Generic[SettingsT]):
         """The command that runs it again."""
         import shlex
 
-        return shlex.join(["sonde", *self.verb, *settings.options()])
+        return shlex.join(["sonde", *self.verb, *settings.typed()])
 
 
 def stage_path(folder: Path, stage: str) -> Path:

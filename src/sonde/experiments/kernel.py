@@ -75,7 +75,7 @@ def run(  # noqa: PLR0913  # the one door
         run: Run name. An existing run is resumed.
         runs_dir: The folder of all runs; $SONDE_RUNS or ./runs.
         engine: `local`, or `ray` for a Ray cluster.
-        stages: Only these, in order; results and report follow when all stages are there.
+        stages: Only these, in order; results and report follow when all stages are there. None of them: the report alone.
         on_progress: Called with a Progress as work is finished.
 
     Raises:
@@ -128,6 +128,25 @@ def pending(experiment: experiments.Experiment[Any], run: str | None, runs_dir: 
     return [name for name in every if not experiments.stage_path(folder, name).is_file()]
 
 
+def recorded(
+    kind: type[experiments.Experiment[Any]], run: str, runs_dir: Path | str | None = None
+) -> tuple[Any, dict[str, Any]]:
+    """The settings that a run was started with, and the record of its model.
+
+    Raises:
+        RequestError: There is no run of that name, or it is of another kind.
+    """
+    parent = Path(runs_dir if runs_dir is not None else names.default_runs_dir())
+    if run not in layout.list_runs(parent):
+        raise errors.RequestError(
+            f"there is no run {run!r} at {parent}: start one with sonde {' '.join(kind.verb)} --run {run}"
+        )
+    manifest = store.Run.open(parent / run).manifest
+    if manifest["kind"] != kind.kind:
+        raise errors.RequestError(f"run {run} is of kind {manifest['kind']!r}, not {kind.kind!r}: give another one")
+    return kind.settings_type.from_json(manifest["settings"]), manifest["model"]
+
+
 @contextlib.contextmanager
 def pinned(threads: int | None) -> Iterator[None]:
     """A fixed number of torch's threads for a block: it is part of what fixes the last bits. None changes nothing."""
@@ -160,7 +179,9 @@ def _steps(experiment: experiments.Experiment[Any], settings: Any, options: tupl
     )
     if held:
         identity.check(kept.manifest["model"], held, what=f"run {kept.id}")
-    context = experiments.Context(experiment, settings, kept, on_progress)
+    context = experiments.Context(experiment, settings, kept, on_progress, engine)
+    for stage in () if chosen else experiment.stages:
+        context.found(stage.name)  # the report alone needs them all
     with kept.lock():
         try:
             with pinned(getattr(settings, "threads", None)):

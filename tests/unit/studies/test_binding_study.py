@@ -1,15 +1,18 @@
 """The binding study: pairs mean what they say, verdicts follow the numbers, pages show them."""
 
+import shutil
+
 import numpy as np
 import pytest
 from typer import testing
 
 import sonde
+from sonde import experiments, store
 from sonde._cli import main
 from sonde.core import errors
 from sonde.programs import interpreter
 from sonde.report import page
-from sonde.studies.binding import language, network, pages, patching, shipped, study, training
+from sonde.studies.binding import language, network, pages, patching, shipped, study, training, verdict
 
 GRAMMAR = language.Grammar()
 
@@ -50,7 +53,7 @@ def found(middle=0.9, root=0.0, control=0.02):
         },
         "spaces": [{"what": "number", "variance": 0.5, "pca": part, "rotation": part, **place}],
     }  # fmt: skip
-    return {**result, "verdict": study.verdict(result)}
+    return {**result, "verdict": verdict.of(result)}
 
 
 @pytest.mark.parametrize(("middle", "root", "met"), [(0.9, 0.1, True), (0.5, 0.0, False), (0.9, 0.3, False)])
@@ -64,7 +67,7 @@ def test_a_stop_at_one_token_is_told_apart_from_one_at_any_of_several():
     middle = [{"value": 0.0}, {"value": 0.8}]
     some = found()
     some["hops"] = {"3": table(roles, [[1, 0.1], [0, 0.45], [0, 0.4], [0, 0.9], [0, 0]], middle=middle)}
-    some["verdict"] = study.verdict(some)
+    some["verdict"] = verdict.of(some)
     stop = some["verdict"]["stops"]["3"]
     assert (stop["role"], stop["success"], stop["met"]) == ("rhs_2", 0.45, False)
     assert (stop["together"]["success"], stop["together"]["met"]) == (0.8, True)
@@ -76,7 +79,7 @@ def test_a_stop_at_one_token_is_told_apart_from_one_at_any_of_several():
 def test_a_layer_that_meets_the_bar_goes_before_one_with_a_larger_distance():
     some = found()
     some["hops"] = {"2": table(["rhs_1", "rhs_2", "query", "final"], [[0.25, 0.15], [0.95, 0.7], [0, 0], [0, 0]])}
-    stop = study.verdict(some)["stops"]["2"]
+    stop = verdict.of(some)["stops"]["2"]
     assert (stop["layer"], stop["met"]) == (1, True)
 
 
@@ -109,14 +112,88 @@ def test_the_page_tells_what_was_found_and_what_was_not(tmp_path):
 def untrained(tmp_path_factory):
     """A network that was trained for one step, as a folder."""
     folder = tmp_path_factory.mktemp("untrained")
-    recipe = training.Recipe(steps=1, shape=network.Shape(layers=2, heads=2, width=16, mlp=16))
-    training.train(recipe, folder)
-    return folder
+    recipe = training.BindingTrainingSettings(steps=1, shape=network.Shape(layers=2, heads=2, width=16, mlp=16))
+    return experiments.run(study.BindingTraining(), recipe, run="untrained", runs_dir=folder).folder
 
 
 def test_a_model_that_gets_nothing_right_is_not_traced(untrained, tmp_path):
+    chosen = study.BindingSettings(models=(str(untrained),), pairs=10)
     with pytest.raises(errors.AnalysisError, match="train it for longer"):
-        study.run([str(untrained)], pairs=10, run="x", runs_dir=tmp_path)
+        experiments.run(study.Binding(chosen.models), chosen, run="x", runs_dir=tmp_path)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Tracing that finds something made up at once, and says so."""
+    traced = []
+    monkeypatch.setattr(study, "trace", lambda name, model, settings, *, tell: traced.append(name) or found())
+    return traced
+
+
+def test_a_study_that_was_stopped_between_models_goes_on_with_the_next(quick, tmp_path):
+    chosen = study.BindingSettings(models=("seed-0", "seed-1"), pairs=10)
+
+    def run(folder, **options):
+        return experiments.run(study.Binding(chosen.models), chosen, run="it", runs_dir=folder, **options)
+
+    def stop(now):
+        raise KeyboardInterrupt
+
+    whole = run(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "stopped", on_progress=stop)
+    resumed = run(tmp_path / "stopped")
+    assert quick == ["seed-0", "seed-1", "seed-0", "seed-1"]
+    assert list(resumed.results["models"]) == ["seed-0", "seed-1"]
+    for name in ("stages/trace.json", "stages/trace/00000.json", "figures/phases-seed-1.png"):
+        assert (whole.folder / name).read_bytes() == (resumed.folder / name).read_bytes()
+    assert {**whole.results, "timing": 0} == {**resumed.results, "timing": 0}
+    assert resumed.run.verify() == []
+    assert store.Run.open(resumed.folder).manifest["summary"]["seed-1"] == found()["verdict"]
+
+
+def test_other_settings_and_retrained_weights_are_refused(quick, tmp_path):
+    folder = tmp_path / "mine"
+    shutil.copytree(shipped.folder("seed-0"), folder)
+    chosen = study.BindingSettings(models=(str(folder),), pairs=10)
+
+    def run(settings):
+        experiments.run(study.Binding(settings.models), settings, run="it", runs_dir=tmp_path / "runs")
+
+    run(chosen)
+    with pytest.raises(errors.RequestError, match="pairs was 10, now 20"):
+        run(study.BindingSettings(models=(str(folder),), pairs=20))
+    shutil.copyfile(shipped.folder("seed-1") / "model.safetensors", folder / "model.safetensors")
+    with pytest.raises(errors.RequestError, match="its weights are others"):
+        run(chosen)
+
+
+@pytest.mark.parametrize(
+    ("models", "settings", "message"),
+    [
+        (("seed-0", "else/seed-0"), ("seed-0", "else/seed-0"), "models of different names"),
+        (("seed-0",), ("seed-1",), "the settings have"),
+        (("seed-99",), ("seed-99",), "no binding model 'seed-99'"),
+    ],
+)
+def test_models_that_are_not_there_or_not_told_apart_are_refused(models, settings, message, tmp_path):
+    chosen = study.BindingSettings(models=settings, pairs=10)
+    with pytest.raises(errors.RequestError, match=message):
+        experiments.run(study.Binding(models), chosen, runs_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_names_every_model():
+    chosen = study.BindingSettings(models=("seed-0", "seed-1"), pairs=10)
+    assert (
+        study.Binding(chosen.models).command(chosen) == "sonde study binding --model seed-0 --model seed-1 --pairs 10"
+    )
+
+
+def test_a_model_in_bfloat16_answers_nearly_as_well():
+    programs = language.balanced(GRAMMAR, 210, np.random.default_rng(0))
+    with sonde.load(shipped.folder("seed-0"), dtype="bfloat16") as model:
+        assert (training.answers(model.hf, programs) == programs.answers).mean() > 0.8
 
 
 def test_pairs_differ_where_they_should_and_have_true_answers(untrained, monkeypatch):

@@ -1,6 +1,5 @@
 """Training the small binding model: programs with true labels, a split that holds, runs that can be taken up."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -8,17 +7,32 @@ import pytest
 import torch
 
 import sonde
+from sonde import experiments, store
 from sonde.core import errors
 from sonde.programs import chains, interpreter
-from sonde.studies.binding import language, network, shipped, training
+from sonde.studies.binding import language, network, shipped, study, training
 
 GRAMMAR = language.Grammar()
-SMALL = training.Recipe(
+SMALL = training.BindingTrainingSettings(
     grammar=language.Grammar(lines=4, letters=8, max_hops=2),
     shape=network.Shape(layers=2, heads=2, width=16, mlp=16),
     steps=8,
     batch=8,
 )
+
+
+def changed(settings, **values):
+    return training.BindingTrainingSettings(**{**settings.to_json(), **values})
+
+
+def train(settings, folder, **options):
+    """Trains as the run `it` of a folder; returns the run."""
+    return experiments.run(study.BindingTraining(), settings, run="it", runs_dir=folder, **options).run
+
+
+def rows_of(run):
+    log = json.loads((run.folder / training.MODEL / training.LOG).read_text())
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in log]
 
 
 @pytest.fixture(scope="module")
@@ -123,49 +137,75 @@ def test_the_quick_way_gives_the_logits_and_gradients_of_the_model(programs):
 
 
 @pytest.mark.parametrize("told", [0, 1])
-def test_a_run_that_was_stopped_goes_on_to_the_same_bits(told, tmp_path, monkeypatch):
-    recipe = dataclasses.replace(SMALL, told=told)
+@pytest.mark.parametrize("at", [4, 6])
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(told, at, tmp_path, monkeypatch):
+    """Also right after a save, when the next thing is to write down the loss of the step before."""
+    settings = changed(SMALL, told=told)
     monkeypatch.setattr(training, "SAVE_EVERY", 4)
     monkeypatch.setattr(training, "TESTED", 40)
-    whole = training.train(recipe, tmp_path / "whole")
+    monkeypatch.setattr(training, "is_watched", lambda step: step % 2 == 0)
+    whole = train(settings, tmp_path / "whole")
 
-    def stop(doing, done, of):
-        if done == 6:
+    def stop(now):
+        if now.done == at:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        training.train(recipe, tmp_path / "stopped", tell=stop)
-    resumed = training.train(recipe, tmp_path / "stopped")
-    assert (whole / "model.safetensors").read_bytes() == (resumed / "model.safetensors").read_bytes()
-    rows = [json.loads((tmp_path / name / training.LOG).read_text()) for name in ("whole", "stopped")]
-    for row in (*rows[0], *rows[1]):
-        row.pop("seconds")
-    assert rows[0] == rows[1]
-    assert [row["step"] for row in rows[0]] == [0, 8]
-    assert {"balanced", "natural", "digits", "root", "hops"} <= rows[0][0].keys()
+        train(settings, tmp_path / "stopped", on_progress=stop)
+    assert store.Run.open(tmp_path / "stopped" / "it").status == "interrupted"
+    resumed = train(settings, tmp_path / "stopped")
+    for name in ("model/model.safetensors", "model/recipe.json"):
+        assert (whole.folder / name).read_bytes() == (resumed.folder / name).read_bytes()
+    assert rows_of(whole) == rows_of(resumed)
+    assert [row["step"] for row in rows_of(whole)] == [0, 2, 4, 6, 8]
+    assert {"balanced", "natural", "digits", "root", "hops"} <= rows_of(whole)[0].keys()
+    assert resumed.verify() == []
 
 
 def test_the_trained_model_is_one_that_sonde_loads(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "TESTED", 40)
-    recipe = dataclasses.replace(SMALL, steps=1)
-    folder = training.train(recipe, tmp_path)
-    with sonde.load(folder) as model:
-        text = training.tests(recipe.grammar)["balanced"].text(0)
-        assert model.to_tokens(text).shape == (1, recipe.grammar.length)
+    settings = changed(SMALL, steps=1)
+    folder = train(settings, tmp_path).folder
+    with sonde.load(folder / training.MODEL) as model:
+        text = training.tests(settings.grammar)["balanced"].text(0)
+        assert model.to_tokens(text).shape == (1, settings.grammar.length)
         _, cache = model.run_with_cache(text, "blocks.1.hook_resid_post")
-        assert cache["blocks.1.hook_resid_post"].shape == (1, recipe.grammar.length, 16)
-    assert training.Recipe.from_json(json.loads((tmp_path / training.RECIPE).read_text())) == recipe
+        assert cache["blocks.1.hook_resid_post"].shape == (1, settings.grammar.length, 16)
+    assert shipped.recipe(str(folder)) == settings
+    assert [row["step"] for row in shipped.log(str(folder))] == [0, 1]
+    assert "held-out programs are right" in (folder / "report.html").read_text()
 
 
-def test_a_folder_of_another_recipe_is_refused(tmp_path, monkeypatch):
+def test_a_run_with_other_settings_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "TESTED", 40)
-    training.train(dataclasses.replace(SMALL, steps=1), tmp_path)
-    with pytest.raises(errors.RequestError, match="seed differ"):
-        training.train(dataclasses.replace(SMALL, steps=1, seed=3), tmp_path)
+    train(changed(SMALL, steps=1), tmp_path)
+    with pytest.raises(errors.RequestError, match="seed was 0, now 3"):
+        train(changed(SMALL, steps=1, seed=3), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, ""),
+        (
+            {"seed": 3, "told": 2, "steps": 20, "start": "seed-0@1500"},
+            "--seed 3 --steps 20 --told 2 --start seed-0@1500",
+        ),
+        ({"shape": {"layers": 4}, **training.PLAIN}, "--layers 4 --plain"),
+    ],
+)
+def test_the_command_of_a_training_run_gives_its_settings(values, words):
+    settings = training.BindingTrainingSettings(**values)
+    assert settings.is_typed
+    assert study.BindingTraining().command(settings).split()[4:] == words.split()
+
+
+def test_settings_that_no_command_gives_are_not_said_to_be_given_by_one():
+    assert study.BindingTraining().command(SMALL).startswith("In Python")
 
 
 def test_batches_come_from_seed_and_step_alone_and_are_training_programs():
-    first, again = (training.batch_at(training.Recipe(), 7) for _ in range(2))
+    first, again = (training.batch_at(training.BindingTrainingSettings(), 7) for _ in range(2))
     assert first.tokens.tolist() == again.tokens.tolist()
     assert len(first) == 64
     assert not language.is_held_out(GRAMMAR, first.tokens).any()
@@ -205,8 +245,8 @@ def test_a_line_is_told_only_what_stands_before_it(programs):
 
 
 def test_telling_the_lines_adds_their_loss_and_reaches_no_later_layer(programs):
-    told = training.Recipe(told=2, shape=network.Shape(layers=3, heads=2, width=16, mlp=16))
-    plain = dataclasses.replace(told, told=0)
+    told = training.BindingTrainingSettings(told=2, shape=network.Shape(layers=3, heads=2, width=16, mlp=16))
+    plain = changed(told, told=0)
     model = network.make(told.shape, GRAMMAR, 0)
     extra = training.loss_of(told, model, programs[:16]) - training.loss_of(plain, model, programs[:16])
     digits, hops = programs[:16].every_line()
@@ -221,42 +261,30 @@ def test_telling_the_lines_adds_their_loss_and_reaches_no_later_layer(programs):
 @pytest.mark.parametrize("changes", [{"told": 7}, {"told": -1}, {"told": 2, "every": False}])
 def test_telling_lines_where_that_makes_no_sense_is_refused(changes):
     with pytest.raises(errors.RequestError, match="right-hand sides can be asked after 1 to 6 layers"):
-        training.Recipe(**changes)
-
-
-def test_a_run_from_before_an_option_was_there_is_taken_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "TESTED", 40)
-    recipe = dataclasses.replace(SMALL, steps=1)
-    training.train(recipe, tmp_path)
-    stored = json.loads((tmp_path / training.RECIPE).read_text())
-    stored.pop("told")
-    (tmp_path / training.RECIPE).write_text(json.dumps(stored))
-    training.train(recipe, tmp_path)
-    with pytest.raises(errors.RequestError, match="told differ"):
-        training.train(dataclasses.replace(recipe, told=1), tmp_path)
+        training.BindingTrainingSettings(**changes)
 
 
 def test_a_run_can_begin_with_the_weights_of_a_shipped_step(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "TESTED", 40)
-    recipe = training.Recipe(start="seed-0@1500", told=4, steps=1, rate=0.0, batch=4)
-    folder = training.train(recipe, tmp_path)
+    settings = training.BindingTrainingSettings(start="seed-0@1500", told=4, steps=1, rate=0.0, batch=4)
+    folder = train(settings, tmp_path).folder
     begun = shipped.at_step("seed-0", 1500).state_dict()
-    with sonde.load(folder) as model:
+    with sonde.load(folder / training.MODEL) as model:
         for name, value in model.hf.state_dict().items():
             torch.testing.assert_close(value, begun[name])
-    log = json.loads((tmp_path / training.LOG).read_text())
-    assert log[0]["root"]["later"] > 0.3
+    assert shipped.log(str(folder))[0]["root"]["later"] > 0.3
 
 
 @pytest.mark.parametrize(
     ("start", "message"),
     [("seed-0", "such as seed-0@1500"), ("seed-0@7", "no weights of step 7"), ("seed-99@1", "no binding model")],
 )
-def test_a_beginning_that_is_not_there_is_refused(start, message, tmp_path):
+def test_a_beginning_that_is_not_there_is_refused_before_anything_is_written(start, message, tmp_path):
     with pytest.raises(errors.RequestError, match=message):
-        training.train(training.Recipe(start=start), tmp_path)
+        train(training.BindingTrainingSettings(start=start), tmp_path)
     with pytest.raises(errors.RequestError, match="another shape"):
-        training.train(dataclasses.replace(SMALL, start="seed-0@1500"), tmp_path / "small")
+        train(changed(SMALL, start="seed-0@1500"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_labels_of_every_line_are_those_of_the_interpreter(programs):
@@ -269,6 +297,6 @@ def test_the_labels_of_every_line_are_those_of_the_interpreter(programs):
 
 
 def test_the_rate_rises_and_falls():
-    recipe = training.Recipe(steps=1000, rate=1.0)
+    recipe = training.BindingTrainingSettings(steps=1000, rate=1.0)
     rates = [recipe.rate_at(step) for step in (0, 199, 600, 999)]
     assert rates == pytest.approx([0.005, 1.0, 0.5, 0.00125])

@@ -1,7 +1,6 @@
 """The Twenty Questions study: its stages one by one, taken up, asked wrongly, and told."""
 
 import copy
-import dataclasses
 import html
 import json
 import shlex
@@ -13,16 +12,17 @@ import torch
 import typer.main
 
 import sonde
-from sonde import testing
+from sonde import experiments, store, testing
 from sonde._cli import screens
 from sonde._cli import study as cli
 from sonde.agents import playing
 from sonde.analysis import examples
 from sonde.capture import records as capture_records
 from sonde.core import errors
+from sonde.models import identity
 from sonde.report import page
 from sonde.store import documents
-from sonde.studies.twenty_questions import claims, judging, outcomes, reporting, settings, study
+from sonde.studies.twenty_questions import claims, outcomes, pages, settings, steering, study
 from sonde.studies.twenty_questions import rows as study_rows
 from sonde.testing import planted
 
@@ -44,8 +44,20 @@ def tiny(model, **changes):
     return settings.settings_of(model, **{**TINY, **changes})
 
 
+def run(model, folder, chosen=None, *, own=None, **options):
+    """Runs the study, or some of its stages, as the run `it` of a folder."""
+    experiment = study.TwentyQuestions(model, own or games())
+    return experiments.run(experiment, chosen or tiny(model), run="it", runs_dir=folder, **options)
+
+
+def stage(name, *rest, **options):
+    """Runs one stage, and returns what it found."""
+    found = run(*rest, stages=[name], **options)
+    return documents.read(found.folder / "stages" / f"{name}.json")
+
+
 def untimed(folder):
-    told = json.loads((folder / study.RESULTS).read_bytes())
+    told = json.loads((folder / "results.json").read_bytes())
     assert set(told.pop("timing")) == {"collect", "probe", "steer", "evolution"}
     return json.dumps(told)
 
@@ -59,15 +71,14 @@ def model():
 @pytest.fixture(scope="module")
 def whole(model, tmp_path_factory):
     """A study, all stages."""
-    return study.run(model, tiny(model), games=games(), run="it", runs_dir=tmp_path_factory.mktemp("runs"))
+    return run(model, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture
-def copied(whole, model, tmp_path):
-    """A copy of it that may be broken, and its settings."""
+def copied(whole, tmp_path):
+    """A copy of its folder that may be broken."""
     shutil.copytree(whole.folder, tmp_path / "it")
-    chosen = tiny(model)
-    return study.opened(chosen, "it", tmp_path), chosen
+    return tmp_path / "it"
 
 
 # Settings
@@ -78,15 +89,15 @@ def copied(whole, model, tmp_path):
     [
         ({"episodes": 1}, "episodes must be 2 or more, got 1"),
         ({"episodes": 4, "probes": {"folds": 5}}, "4 episodes cannot fill the 5 folds"),
-        ({"layers": ()}, "no layers"),
+        ({"layers": ()}, "layers must have 1 or more"),
         ({"layers": (2, 6)}, "has no layer 6: its layers are 0 to 5"),
         ({"layers": (-1,)}, "has no layer -1"),
-        ({"strengths": (0.0,)}, "strengths must be positive"),
-        ({"strengths": (2.0, -1.0)}, "strengths must be positive"),
-        ({"strengths": (float("nan"),)}, "strengths must be positive"),
-        ({"strengths": (float("inf"),)}, "strengths must be positive"),
-        ({"temperatures": ()}, "temperatures must be positive"),
-        ({"episods": 3}, "no setting 'episods'; did you mean 'episodes'"),
+        ({"strengths": (0.0,)}, "strengths.0 must be more than 0.0, got 0.0"),
+        ({"strengths": (2.0, -1.0)}, "strengths.1 must be more than 0.0, got -1.0"),
+        ({"strengths": (float("nan"),)}, "strengths.0 must be a finite number, got nan"),
+        ({"strengths": (float("inf"),)}, "strengths.0 must be a finite number, got inf"),
+        ({"temperatures": ()}, "temperatures must have 1 or more"),
+        ({"episods": 3}, "there is no setting 'episods'; did you mean 'episodes'"),
     ],
 )
 def test_impossible_settings_are_refused(model, changes, message):
@@ -101,7 +112,7 @@ def test_an_unknown_size_is_refused(model):
 
 def test_settings_are_the_same_after_a_trip_through_json(model):
     chosen = tiny(model, options={"oracle": "rules"}, strengths=(8, 2, 4))
-    assert settings.Settings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
+    assert settings.TwentyQuestionsSettings.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
     assert chosen.strength == 4.0
 
 
@@ -151,7 +162,7 @@ def test_features_are_what_the_model_computes_anew_before_and_after_speaking(mod
 
 
 def _as_collected(folder):
-    told = sonde.store.Run.open(folder / "games" / "collect").manifest["settings"]
+    told = store.Run.open(folder / "games" / "collect").manifest["settings"]
     kept = {name: told[name] for name in ("episodes", "seed", "max_steps", "wave")}
     return {**kept, "capture": {"hook_filter": told["capture"]["sites"]}, "generation": told["generation"]}
 
@@ -183,13 +194,12 @@ def test_games_without_verdicts_are_refused(model, tmp_path):
     own = settings.Games(testing.ScriptedEnvironment, testing.ScriptedEnvironment)
     chosen = tiny(model, steps=1, environment="scripted")
     with pytest.raises(errors.AnalysisError, match="has no verdict"):
-        study.run_stage("collect", model, study.opened(chosen, "it", tmp_path), chosen, games=own)
+        stage("collect", model, tmp_path, chosen, own=own)
 
 
 def test_the_temperature_is_the_one_whose_pilot_is_nearest_to_the_aim(model, tmp_path):
     chosen = tiny(model, temperatures=(0.2, 8.0, 0.3), pilot=4, aim=0.5, layers=(3,))
-    kept = study.opened(chosen, "it", tmp_path)
-    found = study.run_stage("collect", model, kept, chosen, games=games(valid_share=1.0))
+    found = stage("collect", model, tmp_path, chosen, own=games(valid_share=1.0))
     shares = {one["temperature"]: one["invalid"] / one["messages"] for one in found["pilots"]}
     assert shares[0.2] < 0.1 < shares[8.0]
     assert found["temperature"] == 8.0
@@ -199,67 +209,65 @@ def test_the_temperature_is_the_one_whose_pilot_is_nearest_to_the_aim(model, tmp
 
 
 def test_every_stage_runs_alone_in_order_and_gives_what_they_give_together(whole, model, tmp_path):
-    chosen = tiny(model)
-    kept = study.opened(chosen, "it", tmp_path)
-    for stage, needed in (("probe", "collect"), ("steer", "collect"), ("evolution", "collect"), ("report", "collect")):
-        with pytest.raises(errors.RequestError, match=f"{stage!r} needs {needed!r}.*sonde study 20q {needed} --run it"):
-            study.run_stage(stage, model, kept, chosen, games=games())
-    for stage in ("collect", "probe", "evolution", "steer"):
-        assert stage not in study.stages_done(kept)
-        study.run_stage(stage, model, kept, chosen, games=games())
-        assert stage in study.stages_done(kept)
-    study.run_stage("report", None, kept, chosen)
-    assert untimed(kept.folder) == untimed(whole.folder), "the same seed gives the same numbers, byte by byte"
+    experiment = study.TwentyQuestions(model, games())
+    for name in ("probe", "steer", "evolution"):
+        with pytest.raises(errors.RequestError, match="run it has no finished stage 'collect' of study-20q"):
+            stage(name, model, tmp_path)
+    with pytest.raises(errors.RequestError, match="run it has no finished stage 'collect' of study-20q"):
+        run(model, tmp_path, stages=())
+    for name in ("collect", "probe", "evolution", "steer"):
+        assert name in experiments.pending(experiment, "it", tmp_path)
+        stage(name, model, tmp_path)
+        assert name not in experiments.pending(experiment, "it", tmp_path)
+    assert untimed(tmp_path / "it") == untimed(whole.folder), "the same seed gives the same numbers, byte by byte"
 
 
 def test_another_seed_gives_other_numbers(whole, model, tmp_path):
-    chosen = tiny(model, seed=1)
-    found = study.run_stage("collect", model, study.opened(chosen, "it", tmp_path), chosen, games=games())
+    found = stage("collect", model, tmp_path, tiny(model, seed=1))
     assert found["invalid_rate"] != whole.results["collect"]["invalid_rate"]
 
 
-def test_a_stage_on_disk_is_not_computed_again(copied):
-    kept, chosen = copied
-    told = [study.run_stage(stage, None, kept, chosen)["seconds"] for stage in study.STAGES[:-1]]
-    assert told == list(json.loads((kept.folder / study.RESULTS).read_bytes())["timing"].values())
+def test_a_stage_on_disk_is_not_computed_again(copied, model):
+    told = []
+    found = run(model, copied.parent, on_progress=told.append)
+    assert told == []
+    assert found.results["timing"] == json.loads((copied / "results.json").read_bytes())["timing"]
 
 
-def test_the_report_alone_is_built_again_from_the_stages(whole, copied):
-    kept, chosen = copied
-    for name in (study.RESULTS, "report.html"):
-        (kept.folder / name).unlink()
-    shutil.rmtree(kept.folder / "figures")
-    study.run_stage("report", None, kept, chosen)
-    for name in (study.RESULTS, "report.html", "figures/invalid-by-condition.png"):
-        assert (kept.folder / name).read_bytes() == (whole.folder / name).read_bytes(), name
+def test_the_report_alone_is_built_again_from_the_stages(whole, copied, model):
+    for name in ("results.json", "report.html"):
+        (copied / name).unlink()
+    shutil.rmtree(copied / "figures")
+    run(model, copied.parent, stages=())
+    for name in ("results.json", "report.html", "figures/invalid-by-condition.png"):
+        assert (copied / name).read_bytes() == (whole.folder / name).read_bytes(), name
+    assert store.Run.open(copied).verify() == []
 
 
 @pytest.mark.parametrize(
-    "doing", ["collect: games", "collect: reading", "probe: map", "steer: games", "steer: fluency"]
+    "doing", ["collect: games", "collect: reading", "probe: map", "steer: games", "steer: fluency", "evolution"]
 )
 def test_a_stage_that_was_interrupted_comes_out_the_same(whole, copied, model, doing):
-    kept, chosen = copied
-    stage = doing.split(":")[0]
-    shutil.rmtree(kept.folder / "games" / stage, ignore_errors=True)
-    path = kept.folder / "stages" / f"{stage}.json"
+    name = doing.split(":")[0]
+    shutil.rmtree(copied / "games" / name, ignore_errors=True)
+    path = copied / "stages" / f"{name}.json"
     path.unlink()
-    if stage == "collect":
-        (kept.folder / "rows.json").unlink()
-        (kept.folder / study_rows.FEATURES).unlink()
+    if name == "collect":
+        (copied / "rows.json").unlink()
+        (copied / study_rows.FEATURES).unlink()
 
-    def stop(now, done, of):
-        if now == doing and done > 0:
+    def stop(now):
+        if now.what == doing and now.done > 0:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        study.run_stage(stage, model, kept, chosen, games=games(), tell=stop)
+        run(model, copied.parent, stages=[name], on_progress=stop)
     assert not path.exists()
-    study.run_stage(stage, model, kept, chosen, games=games())
-    assert {**documents.read(path), "seconds": 0} == {
-        **documents.read(whole.folder / "stages" / path.name),
-        "seconds": 0,
-    }
-    assert (kept.folder / study_rows.FEATURES).read_bytes() == (whole.folder / study_rows.FEATURES).read_bytes()
+    run(model, copied.parent)
+    assert path.read_bytes() == (whole.folder / "stages" / path.name).read_bytes()
+    assert (copied / study_rows.FEATURES).read_bytes() == (whole.folder / study_rows.FEATURES).read_bytes()
+    assert untimed(copied) == untimed(whole.folder)
+    assert store.Run.open(copied).verify() == []
 
 
 # Asked wrongly
@@ -268,72 +276,72 @@ def test_a_stage_that_was_interrupted_comes_out_the_same(whole, copied, model, d
 def test_a_run_of_another_model_or_other_settings_is_refused(whole, model, llama):
     folder = whole.folder.parent
     with pytest.raises(errors.RequestError, match=r"model was 'planted.*', now 'tiny-llama'"):
-        study.opened(tiny(llama), "it", folder)
+        run(llama, folder)
     with pytest.raises(errors.RequestError, match="episodes was 8, now 9"):
-        study.opened(tiny(model, episodes=9), "it", folder)
+        run(model, folder, tiny(model, episodes=9))
+    with pytest.raises(errors.RequestError, match=r"the settings are for 'planted.*', the model is 'tiny-llama'"):
+        run(llama, folder, tiny(model))
 
 
 def test_a_run_of_a_bfloat16_model_goes_on_with_that_and_no_other(tmp_path):
     with sonde.load("tiny-llama", dtype="bfloat16") as model:
-        chosen = tiny(model)
-        study.opened(chosen, "it", tmp_path, model=model)
-    with study.model_of_run("it", tmp_path) as again:
+        chosen = tiny(model, episodes=2, steps=1, probes={**PROBES, "folds": 2})
+        stage("collect", model, tmp_path, chosen)
+    found, record = experiments.recorded(study.TwentyQuestions, "it", tmp_path)
+    assert found == chosen
+    with identity.rebuilt(record) as again:
         assert again.hf.dtype == torch.bfloat16
-        assert study.opened(chosen, "it", tmp_path, model=again).id == "it"
+        assert stage("collect", again, tmp_path, chosen)["messages"] == 2
     with sonde.load("tiny-llama") as other, pytest.raises(errors.RequestError, match="of type float32, not bfloat16"):
-        study.opened(chosen, "it", tmp_path, model=other)
+        run(other, tmp_path, chosen)
 
 
 def test_the_settings_of_a_run_are_found_and_a_run_of_another_kind_is_refused(whole, model):
     folder = whole.folder.parent
-    assert study.settings_of_run("it", folder) == tiny(model)
-    with pytest.raises(errors.RequestError, match=r"there is no run 'that'.*sonde study 20q collect --run that"):
-        study.settings_of_run("that", folder)
+    assert experiments.recorded(study.TwentyQuestions, "it", folder)[0] == tiny(model)
+    with pytest.raises(errors.RequestError, match=r"there is no run 'that'.*sonde study 20q --run that"):
+        experiments.recorded(study.TwentyQuestions, "that", folder)
     with pytest.raises(errors.RequestError, match="of kind 'play'"):
-        study.settings_of_run("collect", whole.folder / "games")
+        experiments.recorded(study.TwentyQuestions, "collect", whole.folder / "games")
 
 
-def test_a_stage_that_does_not_exist_is_refused(copied):
+def test_a_stage_that_does_not_exist_is_refused(copied, model):
     with pytest.raises(errors.RequestError, match="no stage 'prob': choose one of collect, probe"):
-        study.run_stage("prob", None, *copied)
+        stage("prob", model, copied.parent)
 
 
-def test_stages_that_play_need_a_model_and_the_games(copied, model):
-    kept, chosen = copied
-    (kept.folder / "stages" / "steer.json").unlink()
-    with pytest.raises(errors.RequestError, match="give it a model"):
-        study.run_stage("steer", None, kept, chosen, games=games())
-    with pytest.raises(errors.RequestError, match="and games if they are your own"):
-        study.run_stage("steer", model, kept, chosen)
-    with pytest.raises(errors.RequestError, match="a name of their own"):
-        study.run_stage("steer", model, kept, dataclasses.replace(chosen, environment="20q"), games=games())
+def test_games_of_your_own_have_a_name_of_their_own(model, tmp_path):
+    for own, environment in ((None, "planted"), (games(), "20q")):
+        with pytest.raises(errors.RequestError, match=f"are for games of '{environment}'.*a name of their own"):
+            experiments.run(study.TwentyQuestions(model, own), tiny(model, environment=environment), runs_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_class_only_says_what_to_change(tmp_path):
     with planted.model(gap=15.0) as sure:
-        chosen = tiny(sure)
-        kept = study.opened(chosen, "it", tmp_path)
         own = games(valid_share=1.0)
-        assert study.run_stage("collect", sure, kept, chosen, games=own)["invalid_rate"]["value"] == 0.0
+        assert stage("collect", sure, tmp_path, own=own)["invalid_rate"]["value"] == 0.0
         with pytest.raises(errors.AnalysisError, match="all 24 rows are valid: a probe needs both classes"):
-            study.run_stage("probe", None, kept, chosen)
+            stage("probe", sure, tmp_path, own=own)
+    kept = store.Run.open(tmp_path / "it")
+    assert kept.status == "failed"
+    assert "all 24 rows are valid" in kept.manifest["error"]
 
 
 @pytest.mark.parametrize("name", ["stages/collect.json", "stages/probe.json", "rows.json", "features.safetensors"])
-def test_a_damaged_file_is_named(copied, name):
-    kept, chosen = copied
-    (kept.folder / "stages" / "evolution.json").unlink()
-    path = kept.folder / name
+def test_a_damaged_file_is_named(copied, model, name):
+    (copied / "stages" / "evolution.json").unlink()
+    path = copied / name
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with pytest.raises(errors.DamagedError, match=f"{name}: the checksum does not match"):
-        study.run_stage("evolution", None, kept, chosen)
+        stage("evolution", model, copied.parent)
 
 
 def test_fewer_than_two_games_under_all_conditions_cannot_be_compared(model):
     with pytest.raises(errors.AnalysisError, match="0 games were finished under all 2 conditions"):
-        judging.judged({"unsteered": {}, "static +1": {}}, [], tiny(model))
+        steering.judged({"unsteered": {}, "static +1": {}}, [], tiny(model))
 
 
 # Told
@@ -354,14 +362,14 @@ def test_headlines_are_corrected_over_each_other(whole):
 def test_hostile_text_of_a_game_is_inert_on_the_page(whole):
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
     results = copy.deepcopy(dict(whole.results))
-    harmless = page.render(reporting.report(results, whole.claims, "it"))
+    harmless = page.render(pages.report(results))
     for one in results["steer"]["examples"]:
         one["task"] = evil
         for turns in one["transcripts"].values():
             for turn in turns:
                 turn["message"] = turn["verdict"] = evil
     results["settings"]["model"] = evil
-    text = page.render(reporting.report(results, whole.claims, evil))
+    text = page.render(pages.report(results))
     assert "alert(1)" in text
     assert text.count("<script") == harmless.count("<script")
     assert text.count("<img") == harmless.count("<img")
@@ -370,8 +378,8 @@ def test_hostile_text_of_a_game_is_inert_on_the_page(whole):
 
 def test_the_page_says_what_it_was_made_with(whole):
     text = html.unescape((whole.folder / "report.html").read_text())
-    for one in whole.claims:
-        assert claims.QUESTIONS[one.name] in text
+    for one in whole.results["claims"]:
+        assert claims.QUESTIONS[one["name"]] in text
     for one in whole.results["steer"]["conditions"]:
         assert one["name"] in text
     assert "permutations" in text
@@ -389,7 +397,7 @@ def test_the_page_says_what_it_was_made_with(whole):
 )
 def test_the_command_on_the_page_gives_the_same_settings(llama, size, changes):
     chosen = settings.settings_of(llama, size, **changes)
-    words = shlex.split(reporting.command(json.loads(json.dumps(chosen.to_json())), "it"))
+    words = shlex.split(study.TwentyQuestions(llama).command(chosen))
     assert words[:3] == ["sonde", "study", "20q"]
     parser = typer.main.get_command(cli.app).commands["20q"]
     asked = parser.make_context("20q", words[3:]).params
@@ -402,7 +410,7 @@ def test_the_command_on_the_page_gives_the_same_settings(llama, size, changes):
         strengths=screens.decimals(asked["strengths"], ""),
         options=dict(screens.pair(text) for text in asked["option"] or ()),
     )
-    assert (asked["stage"], asked["model"], asked["run"]) == ("all", "tiny-llama", "it-again")
+    assert (asked["stage"], asked["model"]) == ("all", "tiny-llama")
     assert again == chosen
 
 
@@ -412,7 +420,7 @@ def test_settings_that_no_command_gives_are_not_said_to_be_given_by_one(llama, m
         settings.settings_of(llama, random=3),
         settings.settings_of(llama, probes={"deals": 5}),
     ):
-        assert reporting.command(chosen.to_json(), "it").startswith("In Python")
+        assert study.TwentyQuestions(llama).command(chosen).startswith("In Python")
 
 
 def test_outcomes_of_all_conditions_are_told_for_every_name(whole):

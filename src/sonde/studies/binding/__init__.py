@@ -1,5 +1,5 @@
-"""How does a small transformer learn to follow variables? The variable-binding paper (arXiv 2505.20896) in small.
+"""How a small transformer learns to follow variables: the variable-binding paper (arXiv 2505.20896) in small.
 
-`language` has the programs and the tokenizer, `network` the model, `training` the run that makes one, `shipped` those
-that come with the package, `patching` and `spaces` look inside, `pages` tells, `study` does all of it.
+`language` has the programs and the tokenizer, `network` the model, `training` how one is made, `shipped` those
+that come with the package, `patching` and `spaces` look inside, `verdict` judges, `pages` shows, `study` has the experiments.
 """

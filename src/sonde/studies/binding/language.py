@@ -1,4 +1,4 @@
-"""Which programs does the small model read? Two characters a line, one character a token, drawn by the thousand.
+"""The programs that the small model reads: two characters a line, one character a token, drawn by the thousand.
 
     programs = language.draw(language.Grammar(), 128, np.random.default_rng(0))
     programs.text(0)       # "a3b5cahcd1e2fdgb#h:": a = 3, b = 5, c = a, h = c, … what is h?

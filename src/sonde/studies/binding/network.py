@@ -1,4 +1,4 @@
-"""What is trained? A small Llama, and a second way through its weights that gives only the answer, and quickly.
+"""The network that is trained: a small Llama, and a second way through its weights that gives only the answer, and quickly.
 
     made = network.make(network.Shape(), language.Grammar(), seed=0)      # a transformers LlamaForCausalLM
     network.answer_logits(made, tokens)                                   # at the final position
@@ -122,8 +122,9 @@ def _view_of_queries(end: int) -> _View:
 def _streams(network: Any, tokens: Int[Tensor, "batch pos"], view: _View) -> list[Float[Tensor, "batch _ d_model"]]:
     """The stream before the first layer and after each; after the last one only where it is read."""
     config, body = network.config, network.model
-    turns = _turns(language.MOST_TOKENS, config.hidden_size // config.num_attention_heads)[:, view.positions]
     streams = [F.embedding(tokens, body.embed_tokens.weight)]
+    turns = _turns(language.MOST_TOKENS, config.hidden_size // config.num_attention_heads)[:, view.positions]
+    turns, view = turns.to(streams[0]), dataclasses.replace(view, seen=view.seen.to(tokens.device))
     for at, layer in enumerate(body.layers):
         streams.append(_layer(layer, streams[-1], turns, view, last=at + 1 == len(body.layers)))
     return streams

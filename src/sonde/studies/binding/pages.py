@@ -1,4 +1,4 @@
-"""What did the binding study find? Charts, tables and sentences, made of its results alone. Costs a second a chart."""
+"""The pages of the binding study: charts, tables and sentences, made of its results alone. Costs a second a chart."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sonde.report import charts, page, wording
-from sonde.studies.binding import study
+from sonde.studies.binding import verdict as study_verdict
 
 ROOTS = {"1": "root on line 1", "2": "root on line 2", "later": "root after line 2"}
 KINDS = {"pca": "PCA", "rotation": "rotation"}
@@ -14,7 +14,7 @@ NOTABLE = 0.1
 ENDS = ("value", "low", "high")
 
 
-def report(results: Mapping[str, Any], command: str = "sonde study binding") -> page.Report:
+def report(results: Mapping[str, Any]) -> page.Report:
     """The whole page."""
     sections = []
     for name, found in results["models"].items():
@@ -24,7 +24,22 @@ def report(results: Mapping[str, Any], command: str = "sonde study binding") -> 
         summary=tuple(sentence for name, found in results["models"].items() for sentence in sentences(name, found)),
         sections=tuple(sections),
         settings=results["settings"],
-        command=command,
+    )
+
+
+def training_report(results: Mapping[str, Any], run: str) -> page.Report:
+    """The page of a training run."""
+    log = results["train"]["log"]
+    last = log[-1]
+    said = (
+        f"After {last['step']} steps {last['root']['later']:.1%} of the held-out programs are right whose root stands after line "
+        f"2, {last['natural']:.1%} of programs as they fall."
+    )
+    return page.Report(
+        title="A small transformer learns to follow variables",
+        summary=(said,),
+        sections=(page.Section("Learning", "", (phases(run, log),)),),
+        settings=results["settings"],
     )
 
 
@@ -206,7 +221,7 @@ def _stops(found: Mapping[str, Any]) -> page.Table:
         for one in (stop, stop.get("together"))
         if one
     )
-    caption = f"Met: at least {study.ENOUGH:.0%} at the stop and at most {study.LITTLE:.0%} at the root, same layer."
+    caption = f"Met: at least {study_verdict.ENOUGH:.0%} at the stop and at most {study_verdict.LITTLE:.0%} at the root, same layer."
     return page.Table(("hops", "stop", "layer", "success there", "at the root", "n", "met"), rows, caption=caption)
 
 

@@ -1,4 +1,4 @@
-"""Which way does the value take through the model? Patching by role and layer, its control, and single heads.
+"""The way of the value through the model: patching by role and layer, its control, and single heads.
 
 1. Held-out programs with the root after line 2, out of reach of the heuristics, per number of hops; the twin has another
    root constant, one that occurs nowhere in the program. Pairs are kept if the model answers both sides rightly.
@@ -12,7 +12,7 @@ Costs a minute or two for a small model and 200 pairs a hop.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,10 @@ from jaxtyping import Bool, Int
 from sonde.analysis import stats
 from sonde.analysis.tracing import metrics, sweeps
 from sonde.analysis.tracing import pairs as tracing_pairs
-from sonde.core import errors
+from sonde.core import errors, progress
 from sonde.models import model as models_model
 from sonde.studies.binding import language, training
 
-Tell = Callable[[str, int, int], None]
 ROWS = 4096
 TRIES = 4
 FEWEST = 10
@@ -87,7 +86,7 @@ def query_pairs(model: models_model.Model, programs: language.Programs, count: i
     return _kept(model, programs[fine], twins[fine], count)
 
 
-def staircase(model: models_model.Model, traced: Traced, *, tell: Tell | None = None) -> dict[str, Any]:
+def staircase(model: models_model.Model, traced: Traced, *, tell: progress.Tell = progress.silent) -> dict[str, Any]:
     """Success of patching the stream by role and layer, with intervals over pairs.
 
     `middle` is, by layer, the share of pairs in which at least one right-hand side above the root gives the other answer:
@@ -106,12 +105,12 @@ def staircase(model: models_model.Model, traced: Traced, *, tell: Tell | None = 
     return table
 
 
-def heads(model: models_model.Model, traced: Traced, *, tell: Tell | None = None) -> dict[str, Any]:
+def heads(model: models_model.Model, traced: Traced, *, tell: progress.Tell = progress.silent) -> dict[str, Any]:
     """Success of patching single heads, by the role they write to."""
     return _swept(model, traced, "attention_heads", tuple(name for name in traced.roles[0] if name != "rhs_1"), tell)[1]
 
 
-def control(model: models_model.Model, traced: Traced, *, tell: Tell | None = None) -> dict[str, Any]:
+def control(model: models_model.Model, traced: Traced, *, tell: progress.Tell = progress.silent) -> dict[str, Any]:
     """How often patching a distractor's root brings that distractor's value about: by role, and at most anywhere."""
     wanted = sweeps.Settings(batch_rows=ROWS)
     found = sweeps.sweep(model, traced.pairs, "residual_stream", settings=wanted, on_progress=tell)
@@ -127,7 +126,7 @@ def control(model: models_model.Model, traced: Traced, *, tell: Tell | None = No
 
 
 def _swept(
-    model: models_model.Model, traced: Traced, component: sweeps.Component, names: Sequence[str], tell: Tell | None
+    model: models_model.Model, traced: Traced, component: sweeps.Component, names: Sequence[str], tell: progress.Tell
 ) -> tuple[sweeps.Sweep, dict[str, Any]]:
     """A component patched at the positions of some roles, and the table of it."""
     roles = [{name: one[name] for name in names} for one in traced.roles]

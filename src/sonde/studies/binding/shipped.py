@@ -1,4 +1,4 @@
-"""Which trained models come with the package? Small ones, with their logs, recipes, and weights of earlier phases.
+"""The trained models that come with the package: small ones, with their logs, recipes, and weights of earlier phases.
 
     shipped.names()                                   # ("seed-0", …)
     with sonde.load(shipped.folder("seed-0")) as model: ...
@@ -27,7 +27,7 @@ def names() -> tuple[str, ...]:
 
 
 def folder(name: str) -> Path:
-    """The folder of a model that comes with the package, or of one that was trained here.
+    """The folder of a model that comes with the package, or of one that a training run made.
 
     Raises:
         RequestError: There is no such model.
@@ -41,9 +41,9 @@ def folder(name: str) -> Path:
     )
 
 
-def recipe(name: str) -> training.Recipe:
+def recipe(name: str) -> training.BindingTrainingSettings:
     """What a model was trained by."""
-    return training.Recipe.from_json(_read(name, training.RECIPE))
+    return training.BindingTrainingSettings.from_json(_read(name, training.RECIPE))
 
 
 def log(name: str) -> list[dict[str, Any]]:
@@ -77,14 +77,12 @@ def at_step(name: str, step: int) -> Any:
 
 
 def pack(run: Path, target: Path, phases: Iterable[int] = ()) -> None:
-    """Copies what a finished training run has into a folder to ship; weights of earlier steps in half precision."""
+    """Copies the model of a finished training run into a folder to ship; weights of earlier steps in half precision."""
     import safetensors.torch
     import torch
 
     with disk.explained(target):
         shutil.copytree(run / training.MODEL, target, dirs_exist_ok=True)
-        for name in (training.RECIPE, training.LOG):
-            shutil.copyfile(run / name, target / name)
         (target / PHASES).mkdir(exist_ok=True)
         for step in phases:
             name = f"step-{step:06d}.safetensors"
@@ -94,10 +92,9 @@ def pack(run: Path, target: Path, phases: Iterable[int] = ()) -> None:
 
 
 def _read(name: str, file: str) -> Any:
-    """A file that stands with the model, or, in a training run, one folder above it."""
-    place = folder(name)
-    for path in (place / file, place.parent / file):
-        if path.is_file():
-            with disk.explained(path, doing="read"):
-                return json.loads(path.read_text())
-    raise errors.RequestError(f"{place} has no {file}: it is not a model that `sonde study binding train` made")
+    """A file that stands with the model."""
+    path = folder(name) / file
+    if not path.is_file():
+        raise errors.RequestError(f"{path} is missing: this is not a model that `sonde study binding train` made")
+    with disk.explained(path, doing="read"):
+        return json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Where in the stream are the number and the variable? Ten directions each, found on training programs, tested on others.
+"""The subspaces of the number and of the variable: ten directions each, found on training programs, tested on others.
 
 1. Place: for the number the middle right-hand side of two-hop chains and the final token, for the variable the final
    token (or the query) in programs of which two letters are asked for; each at the layer where patching the whole stream

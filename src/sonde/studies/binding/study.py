@@ -1,39 +1,35 @@
-"""The whole study: look into trained models, and write what was found.
+"""The binding study: look into trained models, train one anew.
 
-    found = study.run(("seed-0",), pairs=200, run="binding")
-    found.results["models"]["seed-0"]["hops"]["2"]["success"]
+    names = shipped.names()
+    found = experiments.run(study.Binding(names), study.BindingSettings(models=names), run="binding")
+    found.results["models"]["seed-0"]["verdict"]
 
-Stages: `train` (see `training`; only if asked for), `trace`, a model at a time, and `report`. The result of each model
-is a JSON file in the run's folder, written as a whole: the same run goes on where it was stopped. Costs about three
-minutes a model on one core.
+`Binding` traces models, one work item each. `BindingTraining` makes one (see `training`); its run's folder is a model that
+`Binding` takes. Tracing costs about three minutes a model on one core, training an hour.
 """
 
-import dataclasses
-from collections.abc import Callable, Sequence
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pydantic
 
-from sonde import store
-from sonde.agents import playing
+from sonde import experiments
 from sonde.analysis import stats
-from sonde.core import errors
+from sonde.core import errors, progress
+from sonde.core import settings as core_settings
 from sonde.models import loading
 from sonde.models import model as models_model
 from sonde.programs import heuristics
-from sonde.store import documents, schemas
-from sonde.studies.binding import language, patching, shipped, spaces, training
+from sonde.report import page
+from sonde.store import schemas
+from sonde.studies.binding import language, pages, patching, shipped, spaces, training, verdict
 
-KIND = "binding"
-STAGES = ("train", "trace", "report")
-RESULTS = "results.json"
-ENOUGH, LITTLE, CONTROL = 0.6, 0.2, 0.05
 TWINS = "a digit that occurs nowhere in the program"
-ANY = "any right-hand side between"
 PLACES = (("number", "rhs_2"), ("number", "final"), ("variable", "query"), ("variable", "final"))
-Tell = Callable[[str, int, int], None]
 
 
 class _Trace(pydantic.BaseModel):
@@ -50,92 +46,164 @@ class _Trace(pydantic.BaseModel):
     verdict: schemas.Data
 
 
+class _Traces(pydantic.BaseModel):
+    models: dict[str, _Trace]
+
+
+class _Trained(pydantic.BaseModel):
+    log: list[schemas.Data]
+
+
 TRACE = schemas.register("trace of a model", _Trace)
+TRACES = schemas.register("traces of models", _Traces)
+TRAINED = schemas.register("stage of training", _Trained)
+TRAINING = schemas.register("results of training", pydantic.create_model("Results", train=(_Trained, ...)))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
-    """What fixes the study: which models, held-out pairs per number of hops, and the seed that draws them."""
+class BindingSettings(core_settings.Settings):
+    """What fixes the study."""
 
-    models: tuple[str, ...]
-    pairs: int = 200
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Checks that there is something to look at."""
-        if not self.models or self.pairs < 10:
-            raise errors.RequestError(
-                f"the study needs a model and at least 10 pairs, got {len(self.models)} models and {self.pairs} pairs"
-            )
+    threads: ClassVar[int] = 1
+    models: tuple[str, ...] = core_settings.field(
+        ..., "Names of shipped models, or folders of trained ones.", option="--model", min_length=1
+    )
+    pairs: int = core_settings.field(200, "Held-out pairs per number of hops.", ge=10)
+    seed: int = core_settings.field(0, "Draws them.", ge=0)
+    twins: str = core_settings.field(TWINS, "What a pair's other constant is.", option="")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """A finished study: the run's folder, and all that was measured."""
-
-    folder: Path
-    results: dict[str, Any]
+def _short(name: str) -> str:
+    return Path(name).name
 
 
-def run(
-    models: Sequence[str],
-    *,
-    pairs: int = 200,
-    seed: int = 0,
-    run: str | None = None,
-    runs_dir: Path | str | None = None,
-    tell: Tell | None = None,
-) -> Found:
-    """Traces models and writes `results.json`; what is on disk is not done again.
-
-    Args:
-        models: Names of shipped models, or folders of trained ones.
-        pairs: Held-out pairs per number of hops.
-        seed: Draws them.
-        run: A name for the run; one that is there is taken up.
-        runs_dir: Where runs are kept.
-        tell: Called with what is done, how much of it, and of how much.
-
-    Raises:
-        RequestError: A model that is not there, impossible settings, or a run of that name with other settings.
-    """
-    settings = Settings(tuple(models), pairs, seed)
-    for name in settings.models:
-        shipped.folder(name)
-    told = {**dataclasses.asdict(settings), "twins": TWINS}
-    kept = store.Run.take_up(runs_dir, kind=KIND, settings=told, seed=seed, id=run)
-    traces = {Path(name).name: _traced(name, kept.folder, settings, tell) for name in settings.models}
-    results = {"study": KIND, "settings": told, "models": traces}
-    documents.write_results(kept.folder / RESULTS, results)
-    if kept.status != "finished":
-        kept.finish({name: one["verdict"] for name, one in traces.items()})
-    return Found(kept.folder, results)
+def _items(context: experiments.Context[BindingSettings]) -> list[dict[str, Any]]:
+    return [{"model": name} for name in context.settings.models]
 
 
-def trace(name: str, *, pairs: int, seed: int, tell: Tell | None = None) -> dict[str, Any]:
-    """Everything that is measured of one model, as JSON data."""
-    recipe = shipped.recipe(name)
-    with playing.pinned(1), loading.load(shipped.folder(name)) as model:
-        found: dict[str, Any] = {
-            "recipe": dataclasses.asdict(recipe),
-            "parameters": sum(one.numel() for one in model.hf.parameters()),
-            "log": shipped.log(name),
-            "accuracy": accuracy(model, recipe.grammar),
-            "hops": {},
-            "heads": {},
+def _traced(context: experiments.Context[BindingSettings], item: Mapping[str, Any]) -> dict[str, Any]:
+    name, placed = item["model"], context.experiment
+    with loading.load(shipped.folder(name), device=placed.device, dtype=placed.dtype) as model:
+        return trace(name, model, context.settings, tell=context.tell)
+
+
+def _joined(context: experiments.Context[BindingSettings], found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"models": dict(zip(map(_short, context.settings.models), found, strict=True))}
+
+
+def _train(context: experiments.Context[training.BindingTrainingSettings]) -> dict[str, Any]:
+    return {"log": training.train(context.settings, context.run, context.tell)}
+
+
+class Binding(experiments.Experiment[BindingSettings]):
+    """The way of a value through trained models."""
+
+    kind, verb, results_kind = "binding", ("study", "binding"), TRACES
+    settings_type = BindingSettings
+    stages = (experiments.Items("trace", TRACES, _items, _traced, TRACE, _joined),)
+
+    def __init__(self, models: Sequence[str], *, device: str = "auto", dtype: str = "float32") -> None:
+        """Takes the models' names or folders, where they run, and the type of their weights."""
+        super().__init__()
+        self.models, self.device, self.dtype = tuple(models), loading.device_of(device), loading.dtype_of(dtype)
+
+    def record(self) -> dict[str, Any]:
+        """Names, place, type, and a digest of all weights."""
+        told = hashlib.sha256()
+        for name in self.models:
+            told.update((shipped.folder(name) / "model.safetensors").read_bytes())
+        return {
+            "name": ", ".join(map(_short, self.models)),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": self.device.type,
+            "weights": told.hexdigest(),
         }
-        for hops in range(1, recipe.grammar.max_hops + 1):
-            rng = np.random.default_rng([5, seed, hops])
-            programs = spaces.programs_of(recipe.grammar, hops, patching.TRIES * pairs, rng, held_out=True)
-            traced = patching.root_pairs(model, programs, pairs, rng)
-            found["hops"][str(hops)] = patching.staircase(model, traced, tell=_said(tell, f"{hops} hops"))
-            found["heads"][str(hops)] = patching.heads(model, traced, tell=_said(tell, f"heads, {hops} hops"))
-        rng = np.random.default_rng([6, seed])
-        programs = language.draw(recipe.grammar, 8 * patching.TRIES * pairs, rng, held_out=True)
-        traced = patching.control_pairs(model, programs[programs.roots > 1], pairs, rng)
-        found["control"] = patching.control(model, traced, tell=_said(tell, "control"))
-        found["spaces"] = _spaces(model, recipe.grammar, pairs, seed, tell)
-    return {**found, "verdict": verdict(found)}
+
+    def check(self, settings: BindingSettings) -> None:
+        """Refuses models that are not there, two of one name, and other models' settings."""
+        if settings.models != self.models or len(set(map(_short, self.models))) < len(self.models):
+            raise errors.RequestError(
+                f"give models of different names, the same as in the settings: got {list(self.models)}, the settings have "
+                f"{list(settings.models)}"
+            )
+        for name in self.models:
+            shipped.folder(name)
+
+    def headline(self, settings: BindingSettings) -> str:
+        """Sizes."""
+        return f"{len(settings.models)} models, {settings.pairs} pairs per number of hops"
+
+    def results(self, context: experiments.Context[BindingSettings]) -> dict[str, Any]:
+        """What was found of each model."""
+        return {"study": self.kind, "settings": context.settings.to_json(), **context.found("trace")}
+
+    def summary(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """The verdicts."""
+        return {name: one["verdict"] for name, one in results["models"].items()}
+
+    def report(self, results: Mapping[str, Any], run: str) -> page.Report:
+        """See `pages`."""
+        return pages.report(results)
+
+
+class BindingTraining(experiments.Experiment[training.BindingTrainingSettings]):
+    """The training of a model."""
+
+    kind, verb, results_kind = "binding-training", ("study", "binding", "train"), TRAINING
+    settings_type = training.BindingTrainingSettings
+    stages = (experiments.Stage("train", _train, TRAINED),)
+
+    def check(self, settings: training.BindingTrainingSettings) -> None:
+        """Refuses a beginning that is not there."""
+        training.beginning(settings)
+
+    def headline(self, settings: training.BindingTrainingSettings) -> str:
+        """Sizes."""
+        return f"{settings.shape.layers} layers, {settings.steps} steps of {settings.batch} programs"
+
+    def estimate(self, settings: training.BindingTrainingSettings) -> dict[str, float]:
+        """Judged by one step."""
+        course = training.Course(settings)
+        course.learn()  # the first step of all is slow
+        start = time.monotonic()
+        course.learn()
+        return {"train": settings.steps * (time.monotonic() - start)}
+
+    def report(self, results: Mapping[str, Any], run: str) -> page.Report:
+        """See `pages`."""
+        return pages.training_report(results, run)
+
+    def command(self, settings: training.BindingTrainingSettings) -> str:
+        """The command, or, where there is none, how to do it in Python."""
+        if not settings.is_typed:
+            return "In Python: experiments.run(BindingTraining(), BindingTrainingSettings.from_json(SETTINGS))"
+        return super().command(settings)
+
+
+def trace(
+    name: str, model: models_model.Model, settings: BindingSettings, *, tell: progress.Tell = progress.silent
+) -> dict[str, Any]:
+    """Everything that is measured of one model, as JSON data."""
+    recipe, pairs, seed = shipped.recipe(name), settings.pairs, settings.seed
+    found: dict[str, Any] = {
+        "recipe": recipe.to_json(),
+        "parameters": sum(one.numel() for one in model.hf.parameters()),
+        "log": shipped.log(name),
+        "accuracy": accuracy(model, recipe.grammar),
+        "hops": {},
+        "heads": {},
+    }
+    for hops in range(1, recipe.grammar.max_hops + 1):
+        rng = np.random.default_rng([5, seed, hops])
+        programs = spaces.programs_of(recipe.grammar, hops, patching.TRIES * pairs, rng, held_out=True)
+        traced = patching.root_pairs(model, programs, pairs, rng)
+        found["hops"][str(hops)] = patching.staircase(model, traced, tell=_said(tell, f"{hops} hops"))
+        found["heads"][str(hops)] = patching.heads(model, traced, tell=_said(tell, f"heads, {hops} hops"))
+    rng = np.random.default_rng([6, seed])
+    programs = language.draw(recipe.grammar, 8 * patching.TRIES * pairs, rng, held_out=True)
+    traced = patching.control_pairs(model, programs[programs.roots > 1], pairs, rng)
+    found["control"] = patching.control(model, traced, tell=_said(tell, "control"))
+    found["spaces"] = _spaces(model, recipe.grammar, settings, tell)
+    return {**found, "verdict": verdict.of(found)}
 
 
 def accuracy(model: models_model.Model, grammar: language.Grammar) -> dict[str, Any]:
@@ -165,61 +233,16 @@ def accuracy(model: models_model.Model, grammar: language.Grammar) -> dict[str, 
     return {"rates": rates, "heuristics": rules}
 
 
-def verdict(found: dict[str, Any]) -> dict[str, Any]:
-    """Is there a stop between root and answer? For each number of hops the clearest one, and what the control says.
-
-    A stop is one right-hand side above the root (with one hop the query). Where there are several, `together` is the same
-    for at least one of them.
-    """
-    stops = {}
-    for hops, table in found["hops"].items():
-        rates, names = table["success"]["value"], table["roles"]
-        between = [name for name in names if name.startswith("rhs_") and name != "rhs_1"] or ["query"]
-        stop = _clearest(table, {name: rates[names.index(name)] for name in between})
-        if len(between) > 1:
-            stop["together"] = _clearest(table, {ANY: [one["value"] for one in table["middle"]]})
-        stops[hops] = stop
-    largest = found["control"]["largest"]["value"]
-    return {
-        "systematic": found["accuracy"]["rates"]["root after line 2"]["value"],
-        "stops": stops,
-        "control": largest,
-        "control_met": largest <= CONTROL,
-    }
-
-
-def _clearest(table: dict[str, Any], by_name: dict[str, list[float]]) -> dict[str, Any]:
-    """The layer and token that meet the bar, or, if none does, where the root is furthest behind."""
-    root = table["success"]["value"][table["roles"].index("rhs_1")]
-    cells = [
-        {"role": name, "layer": layer, "success": rates[at], "root": root[at], "n": table["n"]}
-        for name, rates in by_name.items()
-        for at, layer in enumerate(table["layers"])
-    ]
-    for cell in cells:
-        cell["met"] = cell["success"] >= ENOUGH and cell["root"] <= LITTLE
-    return max(cells, key=lambda cell: (cell["met"], cell["success"] - cell["root"]))
-
-
 def _spaces(
-    model: models_model.Model, grammar: language.Grammar, pairs: int, seed: int, tell: Tell | None
+    model: models_model.Model, grammar: language.Grammar, settings: BindingSettings, tell: progress.Tell
 ) -> list[dict[str, Any]]:
     found = []
     for at, (what, role) in enumerate(PLACES):
         measure = spaces.number if what == "number" else spaces.variable
-        found.append(measure(model, grammar, role=role, pairs=pairs, seed=seed))
-        if tell is not None:
-            tell("subspaces", at + 1, len(PLACES))
+        found.append(measure(model, grammar, role=role, pairs=settings.pairs, seed=settings.seed))
+        tell("subspaces", at + 1, len(PLACES))
     return found
 
 
-def _traced(name: str, folder: Path, settings: Settings, tell: Tell | None) -> dict[str, Any]:
-    """One model's part, from disk if it is there."""
-    path = folder / "stages" / f"trace-{Path(name).name}.json"
-    if not path.is_file():
-        documents.keep(path, trace(name, pairs=settings.pairs, seed=settings.seed, tell=tell))
-    return documents.kept(path, TRACE)
-
-
-def _said(tell: Tell | None, doing: str) -> Tell | None:
-    return None if tell is None else lambda _, done, of: tell(doing, done, of)
+def _said(tell: progress.Tell, doing: str) -> progress.Tell:
+    return lambda _, done, of: tell(doing, done, of)

@@ -1,6 +1,7 @@
-"""How does it learn? One training run: reproducible, resumable, watched closely from its first steps.
+"""Training of a small binding model: reproducible, resumable, watched closely from its first steps.
 
-    training.train(training.Recipe(seed=0), folder)        # again with the same folder: goes on where it was stopped
+    settings = training.BindingTrainingSettings(seed=0)
+    experiments.run(study.BindingTraining(), settings, run="mine")      # the same again goes on where it was stopped
 
 1. Batches come from the seed and the step alone, so a run that was stopped sees what it would have seen.
 2. AdamW with a warm-up and a linear decay; the loss is on the answers, and with `told` on the right-hand sides.
@@ -11,101 +12,126 @@ The held-out programs are balanced over hops and root line, so no heuristic scor
 programs fall. Costs about 0.1 s a step on one core at the default size.
 """
 
-import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import pydantic
 import safetensors.torch
 import torch
 from jaxtyping import Bool, Float, Int
 from torch.nn import functional as F
 
-from sonde.agents import playing
-from sonde.core import errors
+from sonde import store
+from sonde.core import errors, progress
+from sonde.core import settings as core_settings
 from sonde.models import zoo
-from sonde.store import disk
+from sonde.store import disk, rows, schemas
 from sonde.studies.binding import language, network
 
 RECIPE, LOG, STATE, MODEL = "recipe.json", "log.json", "state.safetensors", "model"
+#: Without the helps; expect the plateau.
+PLAIN = {"easy": 0.0, "every": False, "batch": 128}
 SAVE_EVERY = 250
 TESTED = 1050
-Tell = Callable[[str, int, int], None]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Recipe:
-    """What fixes a run.
+class _Row(pydantic.BaseModel):
+    """What was measured at a step."""
 
-    Attributes:
-        seed: Of the weights and of the programs.
-        grammar: How large programs are.
-        shape: How large the model is.
-        steps: How many.
-        batch: Programs per step.
-        rate: The learning rate at its highest.
-        easy: Share of the training programs that are only constants: a help, none with 0.
-        every: Whether every line of a training program is asked for, as far as it has no more hops than are allowed: a
-            help. Otherwise one query a program, hops equally frequent, easy ones with one hop.
-        told: After how many layers each line's right-hand side is asked for that line's value too: a help, none with 0.
-            It goes with `every`. It teaches that values are there, not that an answer is read from there.
-        start: The weights to begin with: a model that comes with the package and one of its steps, such as
-            `seed-0@1500`; new ones with nothing. Moments, rate and steps begin anew.
-    """
+    step: schemas.Count
+    seconds: schemas.Number
+    loss: schemas.Number | None
+    natural: schemas.Number
+    root: dict[str, schemas.Number]
 
-    seed: int = 0
-    grammar: language.Grammar = dataclasses.field(default_factory=language.Grammar)
-    shape: network.Shape = dataclasses.field(default_factory=network.Shape)
-    steps: int = 5000
-    batch: int = 64
-    rate: float = 2e-3
-    easy: float = 0.25
-    every: bool = True
-    told: int = 0
-    start: str = ""
 
-    def __post_init__(self) -> None:
-        """Checks that the helps fit the model and each other."""
+ROW = schemas.register("row of a training log", _Row)
+
+
+class BindingTrainingSettings(core_settings.Settings):
+    """What a model is trained by; `easy`, `every` and `told` are helps."""
+
+    threads: ClassVar[int] = 1
+    seed: int = core_settings.field(0, "Of the weights and of the programs.", ge=0)
+    grammar: language.Grammar = core_settings.field(language.Grammar(), "How large programs are.", option="")
+    shape: network.Shape = core_settings.field(network.Shape(), "How large the model is.", option="")
+    steps: int = core_settings.field(5000, "Training steps.", ge=1)
+    batch: int = core_settings.field(64, "Programs per step.", option="", ge=1)
+    rate: float = core_settings.field(2e-3, "The learning rate at its highest.", option="", ge=0)
+    easy: float = core_settings.field(
+        0.25, "Share of the training programs that are only constants.", option="", ge=0, le=1
+    )
+    every: bool = core_settings.field(
+        True,
+        "Whether every line of a training program is asked for, as far as it has no more hops than are allowed. Otherwise "
+        "one query a program, hops equally frequent, easy ones with one hop.",
+        option="",
+    )
+    told: int = core_settings.field(
+        0,
+        "After how many layers each line's right-hand side is asked for that line's value too; 0: not at all. It goes with "
+        "`every`. It teaches that values are there, not that an answer is read from there.",
+    )
+    start: str = core_settings.field(
+        "",
+        "The weights to begin with: a model that comes with the package and one of its steps, such as `seed-0@1500`; new "
+        "ones with nothing. Moments, rate and steps begin anew.",
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _helps_fit(self) -> "BindingTrainingSettings":
         if not 0 <= self.told <= self.shape.layers or (self.told and not self.every):
-            raise errors.RequestError(
+            raise ValueError(
                 f"right-hand sides can be asked after 1 to {self.shape.layers} layers (0: not at all), and only where every "
                 f"line is asked; got told {self.told}, every {self.every}"
             )
+        return self
 
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> "Recipe":
-        """The recipe that `dataclasses.asdict` made."""
-        parts = {"grammar": language.Grammar(**fields["grammar"]), "shape": network.Shape(**fields["shape"])}
-        return cls(**{**fields, **parts})
+    @property
+    def is_typed(self) -> bool:
+        """Whether there are command-line options for all that is not at its default."""
+        free = {name: getattr(self, name) for name in ("seed", "steps", "told", "start")}
+        plain = {} if self.every else PLAIN
+        return self == BindingTrainingSettings(**free, **plain, shape=network.Shape(layers=self.shape.layers))
+
+    def typed(self) -> list[str]:
+        """The command-line options."""
+        layers = ["--layers", str(self.shape.layers)] if self.shape.layers != network.Shape().layers else []
+        return [*super().typed(), *layers, *([] if self.every else ["--plain"])]
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, from 0: 200 steps up, then down to nothing."""
         return self.rate * min((step + 1) / 200, (self.steps - step) / max(self.steps - 200, 1), 1.0)
 
 
-def train(recipe: Recipe, folder: Path, *, tell: Tell | None = None) -> Path:
-    """Trains to the end, or goes on with what is in the folder, and returns the folder of the model.
+def train(
+    settings: BindingTrainingSettings, run: store.Run, tell: progress.Tell = progress.silent
+) -> list[dict[str, Any]]:
+    """Trains to the end, or goes on with what is in the run's folder; returns the log. The model is in `model`.
 
     Raises:
-        RequestError: The folder holds a run of another recipe.
+        RequestError: There are no weights to begin with.
         StoreError: It cannot be written.
     """
-    run = _Run(recipe, folder)
-    with playing.pinned(1):
-        while run.step < recipe.steps:
-            if is_watched(run.step):
-                run.watch()
-            run.learn()
-            if run.step % SAVE_EVERY == 0:
-                run.save()
-            if tell is not None:
-                tell("training", run.step, recipe.steps)
-        run.watch()
-        run.save()
-    return run.finish()
+    course, sets = Course(settings), tests(settings.grammar)
+    if (run.folder / STATE).exists():
+        course.restore(run.folder)
+    with run.table("log", ROW) as log:
+        while course.step < settings.steps:
+            if is_watched(course.step):
+                course.watch(sets, log)
+            course.learn()
+            if course.step % SAVE_EVERY == 0:
+                course.save(run.folder)
+            tell("training", course.step, settings.steps)
+        course.watch(sets, log)
+        course.save(run.folder)
+        course.finish(run.folder / MODEL, log.rows)
+        return log.rows
 
 
 def is_watched(step: int) -> bool:
@@ -122,13 +148,13 @@ def tests(grammar: language.Grammar) -> dict[str, language.Programs]:
     }
 
 
-def batch_at(recipe: Recipe, step: int) -> language.Programs:
+def batch_at(recipe: BindingTrainingSettings, step: int) -> language.Programs:
     """The training programs of a step."""
     rng = np.random.default_rng([1, recipe.seed, step])
     return language.draw(recipe.grammar, recipe.batch, rng, easy=recipe.easy)
 
 
-def loss_of(recipe: Recipe, model: Any, programs: language.Programs) -> Float[torch.Tensor, ""]:
+def loss_of(recipe: BindingTrainingSettings, model: Any, programs: language.Programs) -> Float[torch.Tensor, ""]:
     """The loss of the answers."""
     tokens = torch.from_numpy(programs.tokens)
     if not recipe.every:
@@ -164,48 +190,43 @@ def measured(network_: Any, sets: Mapping[str, language.Programs]) -> dict[str, 
 def answers(network_: Any, programs: language.Programs) -> Int[np.ndarray, "program"]:
     """The token that the model finds likeliest after each program."""
     with torch.no_grad():
-        parts = torch.from_numpy(programs.tokens).split(256)
-        return torch.cat([network.answer_logits(network_, part).argmax(dim=-1) for part in parts]).numpy()
+        parts = torch.from_numpy(programs.tokens).to(network_.lm_head.weight.device).split(256)
+        return torch.cat([network.answer_logits(network_, part).argmax(dim=-1) for part in parts]).cpu().numpy()
 
 
-class _Run:
-    """A run under way: weights, moments, the step it is at, and what was measured so far."""
+class Course:
+    """Training under way: weights, moments, and the step it is at."""
 
-    def __init__(self, recipe: Recipe, folder: Path) -> None:
-        self.recipe, self.folder = recipe, folder
-        self.step, self.rows, self.seconds, self.loss = 0, [], 0.0, float("nan")
-        self.model = _beginning(recipe)
+    def __init__(self, settings: BindingTrainingSettings) -> None:
+        """Begins."""
+        self.settings, self.step, self.seconds, self.loss = settings, 0, 0.0, float("nan")
+        self.model = beginning(settings)
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=recipe.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True
+            self.model.parameters(), lr=settings.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True
         )
-        self.tests = tests(recipe.grammar)
-        self._claim()
-        if (folder / STATE).exists():
-            self._restore()
 
     def learn(self) -> None:
         """One step."""
-        start, recipe = time.monotonic(), self.recipe
+        start, settings = time.monotonic(), self.settings
         for group in self.optimizer.param_groups:
-            group["lr"] = recipe.rate_at(self.step)
+            group["lr"] = settings.rate_at(self.step)
         self.optimizer.zero_grad()
-        loss = loss_of(recipe, self.model, batch_at(recipe, self.step))
+        loss = loss_of(settings, self.model, batch_at(settings, self.step))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.step, self.loss = self.step + 1, float(loss.detach())
         self.seconds += time.monotonic() - start
 
-    def watch(self) -> None:
-        """Measures, once per step."""
-        if self.rows and self.rows[-1]["step"] >= self.step:
+    def watch(self, sets: Mapping[str, language.Programs], log: rows.Table) -> None:
+        """Measures, once per step; rows that a killed process left beyond its last save are what this one would find."""
+        if log.rows and log.rows[-1]["step"] >= self.step:
             return
         loss = None if np.isnan(self.loss) else self.loss
-        found = measured(self.model, self.tests)
-        self.rows.append({"step": self.step, "seconds": round(self.seconds, 1), "loss": loss, **found})
-        self._write(LOG, json.dumps(self.rows).encode())
+        found = measured(self.model, sets)
+        log.append({"step": self.step, "seconds": round(self.seconds, 1), "loss": loss, **found})
 
-    def save(self) -> None:
+    def save(self, folder: Path) -> None:
         """Writes weights and moments; the weights alone every 500 steps too, to look at phases later."""
         named = dict(self.model.named_parameters())
         weights = {name: value.detach() for name, value in named.items()}
@@ -214,62 +235,57 @@ class _Run:
             for name, value in named.items()
             for kind in ("exp_avg", "exp_avg_sq")
         }
-        where = {"step": str(self.step), "seconds": str(self.seconds)}
-        self._write(STATE, safetensors.torch.save({**weights, **moments}, metadata=where))
+        where = {"step": str(self.step), "loss": str(self.loss)}
+        _write(folder / STATE, safetensors.torch.save({**weights, **moments}, where | {"seconds": str(self.seconds)}))
         if self.step % 500 == 0:
-            self._write(f"snapshots/step-{self.step:06d}.safetensors", safetensors.torch.save(weights, metadata=where))
+            _write(
+                folder / f"snapshots/step-{self.step:06d}.safetensors", safetensors.torch.save(weights, metadata=where)
+            )
 
-    def finish(self) -> Path:
-        """Writes the model as transformers keeps it."""
-        target = self.folder / MODEL
-        with disk.explained(target), zoo.quiet():
-            self.model.eval().save_pretrained(target)
-            language.tokenizer(self.recipe.grammar).save_pretrained(target)
-        return target
+    def finish(self, folder: Path, log: Sequence[Mapping[str, Any]]) -> None:
+        """Writes the model as transformers keeps it, with what it was trained by and its log."""
+        with disk.explained(folder), zoo.quiet():
+            self.model.eval().save_pretrained(folder)
+            language.tokenizer(self.settings.grammar).save_pretrained(folder)
+        _write(folder / RECIPE, json.dumps(self.settings.to_json(), indent=1).encode())
+        _write(folder / LOG, json.dumps(log).encode())
 
-    def _restore(self) -> None:
-        with safetensors.safe_open(self.folder / STATE, framework="pt") as stored:
+    def restore(self, folder: Path) -> None:
+        """Goes on with what `save` wrote."""
+        with safetensors.safe_open(folder / STATE, framework="pt") as stored:
             where = stored.metadata()
             values = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118  # it is no mapping
-        self.step, self.seconds = int(where["step"]), float(where["seconds"])
+        self.step, self.seconds, self.loss = int(where["step"]), float(where["seconds"]), float(where["loss"])
         with torch.no_grad():
             for name, value in self.model.named_parameters():
                 value.copy_(values[name])
                 moments = {kind: values[f"{kind}/{name}"] for kind in ("exp_avg", "exp_avg_sq")}
                 self.optimizer.state[value] = {"step": torch.tensor(float(self.step)), **moments}
-        self.rows = [row for row in json.loads((self.folder / LOG).read_text()) if row["step"] <= self.step]
-
-    def _claim(self) -> None:
-        """Writes the recipe, or checks it against the one that is there."""
-        path, mine = self.folder / RECIPE, dataclasses.asdict(self.recipe)
-        if not path.exists():
-            self._write(RECIPE, json.dumps(mine, indent=1).encode())
-        elif (there := dataclasses.asdict(Recipe.from_json(json.loads(path.read_text())))) != mine:
-            different = [name for name in mine if there.get(name) != mine[name]]
-            raise errors.RequestError(
-                f"{self.folder} holds a run of another recipe: {', '.join(different)} differ; choose another folder"
-            )
-
-    def _write(self, name: str, data: bytes) -> None:
-        path = self.folder / name
-        with disk.explained(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            disk.write_atomic(path, data)
 
 
-def _beginning(recipe: Recipe) -> Any:
-    """The network before the first step."""
-    if not recipe.start:
-        return network.make(recipe.shape, recipe.grammar, recipe.seed)
+def beginning(settings: BindingTrainingSettings) -> Any:
+    """The network before the first step.
+
+    Raises:
+        RequestError: The weights to begin with are not there, or of another shape.
+    """
+    if not settings.start:
+        return network.make(settings.shape, settings.grammar, settings.seed)
     from sonde.studies.binding import shipped  # it builds on this module
 
-    name, _, step = recipe.start.partition("@")
+    name, _, step = settings.start.partition("@")
     if not step.isdecimal():
-        raise errors.RequestError(f"begin with a model and a step of it, such as seed-0@1500, not {recipe.start!r}")
+        raise errors.RequestError(f"begin with a model and a step of it, such as seed-0@1500, not {settings.start!r}")
     there = shipped.recipe(name)
-    if (there.shape, there.grammar) != (recipe.shape, recipe.grammar):
+    if (there.shape, there.grammar) != (settings.shape, settings.grammar):
         raise errors.RequestError(f"{name} has another shape or grammar than this run: {there.shape}, {there.grammar}")
     return shipped.at_step(name, int(step)).train()
+
+
+def _write(path: Path, data: bytes) -> None:
+    with disk.explained(path):
+        disk.make_dirs(path.parent)
+        disk.write_atomic(path, data)
 
 
 def _share(right: Bool[np.ndarray, "program"]) -> float:

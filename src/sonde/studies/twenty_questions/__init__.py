@@ -1,1 +1,1 @@
-"""The Twenty Questions study: does a model know that it is about to break the rules, and does steering help?"""
+"""The Twenty Questions study: whether a model knows that it is about to break the rules, and whether steering helps."""

@@ -1,4 +1,4 @@
-"""What may be said? The headlines of a study, corrected for there being several.
+"""The headlines of a study, corrected for there being several.
 
 A headline has one p-value, that of the strictest comparison it must pass. Holm's correction over the headlines keeps the
 chance of any false claim in a study at 5 %.

@@ -1,4 +1,4 @@
-"""What must the documents of this study hold, so that the next stage can use them?
+"""The schemas of this study's documents: what they must hold, so that the next stage can use them.
 
 Checked when a stage is read; `results.json` and what the page alone shows are checked where they are used. Costs a walk
 over the document.
@@ -14,11 +14,7 @@ from sonde.studies.twenty_questions import claims
 P = Annotated[schemas.Number, pydantic.Field(ge=0)]
 
 
-class _Stage(pydantic.BaseModel):
-    seconds: schemas.Number
-
-
-class _Collected(_Stage):
+class _Collected(pydantic.BaseModel):
     temperature: schemas.Number
     pilots: list[schemas.Data]
     games: schemas.Count
@@ -40,7 +36,7 @@ class _Moments(pydantic.BaseModel):
     step: schemas.Data
 
 
-class _Probed(_Stage):
+class _Probed(pydantic.BaseModel):
     sweep: schemas.Data
     nested: _Moments
     layer: schemas.Count
@@ -65,7 +61,7 @@ class _Test(pydantic.BaseModel):
     controls: _Compared
 
 
-class _Steered(_Stage):
+class _Steered(pydantic.BaseModel):
     layer: schemas.Count
     norms: schemas.Data
     typical_norm: schemas.Number
@@ -77,7 +73,7 @@ class _Steered(_Stage):
     claim_p: P
 
 
-class _Changed(_Stage):
+class _Changed(pydantic.BaseModel):
     layer: schemas.Count
     claim_p: P
     skipped: schemas.Text | None = None
@@ -102,13 +98,9 @@ class _Rows(pydantic.BaseModel):
 
 
 _Claims: Any = list[schemas.strict(claims.Claim)]
-STAGES = {
-    "collect": schemas.register("stage of games", _Collected),
-    "probe": schemas.register("stage of probes", _Probed),
-    "steer": schemas.register("stage of steering", _Steered),
-    "evolution": schemas.register("stage of the evolution", _Changed),
-}
-STAGES["report"] = RESULTS = schemas.register(
-    "results of the study", pydantic.create_model("Results", claims=(_Claims, ...))
-)
+COLLECTED = schemas.register("stage of games", _Collected)
+PROBED = schemas.register("stage of probes", _Probed)
+STEERED = schemas.register("stage of steering", _Steered)
+CHANGED = schemas.register("stage of the evolution", _Changed)
+RESULTS = schemas.register("results of the study", pydantic.create_model("Results", claims=(_Claims, ...)))
 ROWS = schemas.register("table of messages", _Rows)

@@ -1,4 +1,4 @@
-"""How did a game of Twenty Questions go: how valid, how repetitive, how informative?
+"""How a game of Twenty Questions went: how valid, how repetitive, how informative.
 
     outcome = of_episode(episode.trajectory)
     outcome.values()["invalid_rate"]

@@ -1,4 +1,4 @@
-"""What was in the model before and after each message? Games as rows for probes and directions.
+"""Games as rows for probes and directions: what was in the model before and after each message.
 
 A row is one message. Its features, at each layer: the state at the last token of the prompt and the mean over the
 prompt (before speaking), the mean over the tokens it said and the state at the last of them (after speaking). The last
@@ -11,9 +11,8 @@ Costs one reading of the recorded activations.
 import dataclasses
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -24,7 +23,7 @@ from torch import Tensor
 from sonde.agents import history
 from sonde.analysis import examples
 from sonde.capture import trajectory as capture_trajectory
-from sonde.core import errors
+from sonde.core import errors, progress
 from sonde.store import damage, disk, documents, tensors
 from sonde.studies.twenty_questions import kinds
 
@@ -96,14 +95,14 @@ def _key(folder: Path, name: str, values: np.ndarray, count: int) -> Key:
 def of_games(
     games: Sequence[tuple[int, capture_trajectory.TrajectoryActivations]],
     layers: Sequence[int],
-    progress: Callable[[int, int], Any] = lambda done, of: None,
+    tell: progress.Tell = progress.silent,
 ) -> Rows:
     """Reads the rows off recorded games.
 
     Args:
         games: Number and record of each.
         layers: Layers whose residual stream was recorded.
-        progress: Called with the number of games read, and of all.
+        tell: Called after each game that was read.
 
     Raises:
         AnalysisError: A step has no verdict, or there are no rows at all.
@@ -127,7 +126,7 @@ def of_games(
                         values[layer, name].append(pooled.numpy())
             left_out += not len(generated)
             said += [answer, moment.text]
-        progress(done + 1, len(games))
+        tell("collect: reading", done + 1, len(games))
     if not columns:
         raise errors.AnalysisError("no message of any game was recorded: play more games")
     labels, numbers, steps, texts, before = zip(*columns, strict=True)

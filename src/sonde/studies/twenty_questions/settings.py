@@ -1,20 +1,22 @@
-"""What is to be done: everything that fixes the result of the study.
+"""The settings of the study: everything that fixes its result.
 
 Two sizes: `small` runs in minutes and shows how the study works; `full` has the episodes that its questions need.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import pydantic
 
 from sonde import store
 from sonde.agents import plans
 from sonde.agents.twenty_questions import objects
 from sonde.analysis import examples
 from sonde.core import errors
+from sonde.core import settings as core_settings
+from sonde.models import model as models_model
 
 TWENTY_QUESTIONS = "20q"
 #: Share of the objects that is played to learn from; steering is judged on the others.
@@ -29,89 +31,78 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
         "strengths": (2.0, 4.0, 8.0), "random": 2, "probes": {}, "least": 8, "permutations": 1999,
     },
 }  # fmt: skip
+_FREE = ("model", "options", "layers", "episodes", "steer_episodes", "steps", "temperatures", "strengths", "seed")
+Positive = Annotated[float, pydantic.Field(gt=0)]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Everything that fixes the result.
+class TwentyQuestionsSettings(core_settings.Settings):
+    """Everything that fixes the result."""
 
-    Attributes:
-        model: The model's name.
-        environment: What is played; `20q`, or a name for games of the caller's own.
-        options: Options of the environment, such as the oracle.
-        layers: Layers whose residual stream is recorded.
-        episodes: Games to learn from.
-        steer_episodes: Games per condition.
-        steps: Messages per game at most.
-        temperatures: To choose from: the one whose invalid share is nearest to `aim`; one: no choice, no pilot.
-        pilot: Games per temperature, to choose by.
-        aim: The share of invalid messages that is sought.
-        strengths: Multiples of the direction, both signs; the middle one is the one that is tested.
-        random: Random directions per kind of steering.
-        probes: See `analysis.examples.Settings`.
-        least: Rows that each class must have for a direction.
-        permutations: Of the evolution's noise.
-        seed: Fixes tasks, sampling, folds and controls.
-        wave: Games that are played at once.
-    """
+    model: str = core_settings.field(..., "The model's name.")
+    environment: str = core_settings.field(
+        TWENTY_QUESTIONS, "What is played; `20q`, or a name for games of the caller's own.", option=""
+    )
+    options: dict[str, Any] = core_settings.field({}, "Of the game, such as the oracle.", option="--option")
+    layers: tuple[int, ...] = core_settings.field(..., "Layers whose residual stream is recorded.", min_length=1)
+    episodes: int = core_settings.field(..., "Games to learn from.", ge=2)
+    steer_episodes: int = core_settings.field(..., "Games per condition of steering.", ge=2)
+    steps: int = core_settings.field(..., "Messages per game at most.", ge=1)
+    temperatures: tuple[Positive, ...] = core_settings.field(
+        ..., "To choose from: the one whose invalid share is nearest to `aim`; one: no choice, no pilot.", min_length=1
+    )
+    pilot: int = core_settings.field(8, "Games per temperature, to choose by.", option="", ge=1)
+    aim: float = core_settings.field(0.4, "The share of invalid messages that is sought.", option="")
+    strengths: tuple[Positive, ...] = core_settings.field(
+        ..., "Multiples of the direction, both signs; the middle one is the one that is tested.", min_length=1
+    )
+    random: int = core_settings.field(..., "Random directions per kind of steering.", option="", ge=1)
+    probes: examples.Settings = core_settings.field(..., "See `analysis.examples.Settings`.", option="")
+    least: int = core_settings.field(..., "Rows that each class must have for a direction.", option="")
+    permutations: int = core_settings.field(..., "Of the evolution's noise.", option="")
+    seed: int = core_settings.field(0, "Fixes tasks, sampling, folds and controls.", ge=0)
+    wave: int = core_settings.field(32, "Games that are played at once.", option="", ge=1)
 
-    model: str
-    environment: str = TWENTY_QUESTIONS
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    layers: tuple[int, ...]
-    episodes: int
-    steer_episodes: int
-    steps: int
-    temperatures: tuple[float, ...]
-    pilot: int = 8
-    aim: float = 0.4
-    strengths: tuple[float, ...]
-    random: int
-    probes: examples.Settings
-    least: int
-    permutations: int
-    seed: int = 0
-    wave: int = 32
-
-    def __post_init__(self) -> None:
-        """Refuses impossible settings."""
-        for name, least in (("episodes", 2), ("steer_episodes", 2), ("steps", 1), ("pilot", 1), ("random", 1)):
-            if getattr(self, name) < least:
-                raise errors.RequestError(f"{name} must be {least} or more, got {getattr(self, name)}")
+    @pydantic.model_validator(mode="after")
+    def _fill_the_folds(self) -> "TwentyQuestionsSettings":
         if self.episodes < self.probes.folds:
-            raise errors.RequestError(
+            raise ValueError(
                 f"{self.episodes} episodes cannot fill the {self.probes.folds} folds of the probes: play more"
             )
-        if not self.layers:
-            raise errors.RequestError("no layers to look at: give at least one")
-        for name in ("temperatures", "strengths"):
-            values = getattr(self, name)
-            if not values or not all(0 < value < math.inf for value in values):
-                raise errors.RequestError(f"{name} must be positive numbers, at least one, got {values}")
+        return self
 
     @property
     def strength(self) -> float:
         """The strength that is tested."""
         return sorted(self.strengths)[len(self.strengths) // 2]
 
+    @property
+    def size(self) -> str | None:
+        """The size that these are the settings of, but for what a command can change; None if there is none."""
+        changed = {name: getattr(self, name) for name in _FREE}
+        for size, held in SIZES.items():
+            usual = {name: value for name, value in held.items() if name not in ("n_layers", *changed)}
+            probes = examples.Settings(**{"seed": self.seed, **held["probes"]})
+            if TwentyQuestionsSettings(**{**usual, **changed, "probes": probes}) == self:
+                return size
+        return None
+
     def to_json(self) -> dict[str, Any]:
-        """As JSON data."""
-        return store.jsonable(dataclasses.asdict(self))
+        """The settings as JSON data; an oracle of one's own, which JSON lacks, as its repr."""
+        return store.jsonable(self.model_dump())
 
-    @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> "Settings":
-        """The settings that `to_json` told of."""
-        sequences = {name: tuple(told[name]) for name in ("layers", "temperatures", "strengths")}
-        return cls(**{**told, **sequences, "probes": examples.Settings(**told["probes"])})
+    def typed(self) -> list[str]:
+        """The command-line options for these settings."""
+        return [*(["--full"] if self.size == "full" else []), *super().typed()]
 
 
-def settings_of(model: Any, size: str = "small", **changes: Any) -> Settings:
+def settings_of(model: models_model.Model, size: str = "small", **changes: Any) -> TwentyQuestionsSettings:
     """The settings of a size, with some changed.
 
     Args:
         model: The model: its name and number of layers matter.
         size: `small` or `full`.
-        **changes: Fields of `Settings`; `n_layers`: that many layers, evenly spread; `probes` as a mapping.
+        **changes: Fields of the settings; None keeps the size's; `n_layers`: that many layers, evenly spread; `probes` as
+            a mapping.
 
     Raises:
         RequestError: An unknown size or field, or an impossible value.
@@ -120,35 +111,15 @@ def settings_of(model: Any, size: str = "small", **changes: Any) -> Settings:
     if size not in SIZES:
         raise errors.RequestError(f"no size {size!r}: choose one of {', '.join(SIZES)}")
     given = {**SIZES[size], **{name: value for name, value in changes.items() if value is not None}}
-    count = given.pop("n_layers")
-    chosen = given.get("layers")
+    count, chosen = given.pop("n_layers"), given.get("layers")
     given["layers"] = spread(count, model.cfg.n_layers) if chosen is None else tuple(sorted(set(chosen)))
     bad = [layer for layer in given["layers"] if not 0 <= layer < model.cfg.n_layers]
     if bad:
         raise errors.SiteError(
             f"{model.cfg.model_name} has no layer {bad[0]}: its layers are 0 to {model.cfg.n_layers - 1}"
         )
-    known = [field.name for field in dataclasses.fields(Settings)]
-    for name in given:
-        if name not in known:
-            raise errors.RequestError(f"the study has no setting {name!r}{errors.suggest(name, known)}")
-    seed = given.get("seed", 0)
-    given["probes"] = examples.Settings(**{"seed": seed, **given["probes"]})
-    for name in ("temperatures", "strengths"):
-        given[name] = tuple(float(value) for value in given[name])
-    return Settings(model=model.cfg.model_name, **given)
-
-
-def size_of(settings: Settings) -> str | None:
-    """The size that these are the settings of, but for what a command can change; None if there is none."""
-    free = ("model", "options", "layers", "episodes", "steer_episodes", "steps", "temperatures", "strengths", "seed")
-    changed = {name: getattr(settings, name) for name in free}
-    for size, held in SIZES.items():
-        usual = {name: value for name, value in held.items() if name != "n_layers"}
-        probes = examples.Settings(**{"seed": settings.seed, **held["probes"]})
-        if Settings(**{**usual, **changed, "probes": probes}) == settings:
-            return size
-    return None
+    given["probes"] = examples.Settings(**{"seed": given.get("seed", 0), **given["probes"]})
+    return TwentyQuestionsSettings(model=model.cfg.model_name, **given)
 
 
 def spread(count: int, n_layers: int) -> tuple[int, ...]:
@@ -160,7 +131,7 @@ def spread(count: int, n_layers: int) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Games:
-    """Where is it played? To learn from, and to judge steering by.
+    """Where it is played: to learn from, and to judge steering by.
 
     Attributes:
         train: What makes the games to learn from.
@@ -175,7 +146,7 @@ class Games:
     test_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def twenty_questions(settings: Settings) -> Games:
+def twenty_questions(settings: TwentyQuestionsSettings) -> Games:
     """Twenty Questions, with objects to learn from and others to judge by."""
     training, judging = split(settings.seed)
     options = {"step_limit": settings.steps, **settings.options}

@@ -1,4 +1,4 @@
-"""Does adding a direction keep the model to the rules, and is it that direction that does it?
+"""The stage that steers: whether adding a direction keeps the model to the rules, and whether it is that direction.
 
 1. Fit, on the games to learn from, at the last prompt token of the chosen layer: one static direction (valid minus
    invalid, all steps) and one per step. They were recorded under the prompt that they are applied under.
@@ -6,29 +6,34 @@
    like data, and what the same recipe makes of shuffled labels, as it comes.
 3. Play games about other objects under every condition, paired by object and seed. The direction is added at the last
    prompt token and at every token the model says; the past is encoded without it.
-4. Compare, game by game, with the unsteered model and with the mean of the controls.
+4. Compare, game by game (object and seed), with the unsteered model and with the mean of the controls. For each outcome:
+   mean and interval per condition, difference to the unsteered games with p-value and the smallest effect that the design
+   could have seen.
 
 Steering is said to work if, at the strength named beforehand, messages are invalid less often than unsteered *and* less
-often than under the controls (the larger of the two p-values counts, Holm over the two kinds of steering).
+often than under the controls (the larger of the two p-values counts, Holm over the two kinds of steering). Everything else is
+a table to look at.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from sonde.agents import playing
-from sonde.analysis import directions, fluency
-from sonde.core import interventions
-from sonde.models import model as models_model
-from sonde.studies.twenty_questions import collecting, judging, outcomes, probing
+from sonde.analysis import conditions as analysis_conditions
+from sonde.analysis import directions, fluency, stats
+from sonde.core import errors, interventions
+from sonde.studies.twenty_questions import outcomes, stages
 from sonde.studies.twenty_questions import rows as study_rows
 from sonde.studies.twenty_questions import settings as study_settings
 
 BASE, STATIC, PER_STEP = "unsteered", "static", "per step"
+OUTCOME = "invalid_rate"
 Steering = directions.Direction | directions.PerStep
+Games = Mapping[str, Mapping[int, outcomes.EpisodeOutcome]]
+Conditions = Sequence[Mapping[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,49 +59,29 @@ class Condition:
         return {"name": self.name, "kind": self.kind, "strength": self.strength, "control": self.control}
 
 
-def steer(
-    model: models_model.Model,
-    settings: study_settings.Settings,
-    games: study_settings.Games,
-    folder: Path,
-    learned: tuple[study_rows.Rows, float, int],
-    tell: Callable[[str, int, int], Any],
-) -> dict[str, Any]:
+async def steer(context: stages.Context) -> dict[str, Any]:
     """Fits, plays and compares.
-
-    Args:
-        model: The model.
-        settings: The study's.
-        games: Where it is played.
-        folder: The study's.
-        learned: Rows to learn from, the temperature, and the layer.
-        tell: Told of progress.
 
     Raises:
         AnalysisError: A class has too few rows for a direction.
     """
-    rows, temperature, layer = learned
+    rows, settings, model = stages.learned(context), context.settings, context.experiment.model
+    layer, games = context.found("probe")["layer"], context.experiment.games_of(settings)
     kinds, left_out = fitted(rows, layer, settings)
     conditions = conditions_of(kinds, rows, layer, settings)
-    played = playing.play(
+    played = await playing.play_async(
         games.test,
         model,
         episodes=settings.steer_episodes,
         conditions={one.name: one.specs for one in conditions},
         run="steer",
         seed=settings.seed + 1,
-        on_progress=lambda now: tell("steer: games", now.done, now.episodes),
-        **collecting.common(settings, folder, temperature, games.test_options),
+        on_progress=lambda now: context.tell("steer: games", now.done, now.episodes),
+        **stages.common(context, context.found("collect")["temperature"], games.test_options),
     )
     fine = [one for one in played if one.error is None]
-    records = [one.trajectory for one in fine]
-    fluent = fluency.mean_logprobs(model, records, on_progress=lambda done, of: tell("steer: fluency", done, of))
-    table: dict[str, dict[int, outcomes.EpisodeOutcome]] = {one.name: {} for one in conditions}
-    for one, record, value in zip(fine, records, fluent, strict=True):
-        table[one.plan.condition][one.plan.episode] = outcomes.of_episode(
-            record, fluency=value if np.isfinite(value) else None
-        )
-    around = rows.features[layer, probing.BEFORE]
+    table = _outcomes(context, fine, conditions)
+    around = rows.features[layer, stages.BEFORE]
     return {
         "layer": layer,
         "norms": {name: _norm(kind) for name, kind in kinds.items()},
@@ -104,15 +89,15 @@ def steer(
         "left_out": left_out,
         "conditions": [one.to_json() for one in conditions],
         "failed": len(played) - len(fine),
-        **judging.judged(table, [one.to_json() for one in conditions], settings),
+        **judged(table, [one.to_json() for one in conditions], settings),
     }
 
 
 def fitted(
-    rows: study_rows.Rows, layer: int, settings: study_settings.Settings
+    rows: study_rows.Rows, layer: int, settings: study_settings.TwentyQuestionsSettings
 ) -> tuple[dict[str, Steering], dict[str, str]]:
     """The static direction and those per step (if any step has enough rows), and the steps left out."""
-    site, features, table = f"blocks.{layer}.hook_resid_post", rows.features[layer, probing.BEFORE], rows.examples
+    site, features, table = f"blocks.{layer}.hook_resid_post", rows.features[layer, stages.BEFORE], rows.examples
     found: dict[str, Steering] = {
         STATIC: directions.contrastive(features, ~table.labels, site=site, least=settings.least)
     }
@@ -123,7 +108,7 @@ def fitted(
 
 
 def conditions_of(
-    kinds: Mapping[str, Steering], rows: study_rows.Rows, layer: int, settings: study_settings.Settings
+    kinds: Mapping[str, Steering], rows: study_rows.Rows, layer: int, settings: study_settings.TwentyQuestionsSettings
 ) -> list[Condition]:
     """Unsteered, every kind at both signs, and the controls at the strength that is tested."""
     found = [Condition(BASE, BASE, 0.0, None, ())]
@@ -139,10 +124,10 @@ def conditions_of(
 
 
 def controls_of(
-    held: Steering, rows: study_rows.Rows, layer: int, settings: study_settings.Settings
+    held: Steering, rows: study_rows.Rows, layer: int, settings: study_settings.TwentyQuestionsSettings
 ) -> dict[str, Steering]:
     """Directions that mean nothing."""
-    features, table = rows.features[layer, probing.BEFORE], rows.examples
+    features, table = rows.features[layer, stages.BEFORE], rows.examples
     names = [*(f"random {number}" for number in range(1, settings.random + 1)), "shuffled", "orthogonal"]
     made: dict[str, Steering] = {}
     for number, name in enumerate(names):
@@ -174,6 +159,104 @@ def specs_of(held: Steering, strength: float) -> tuple[interventions.Interventio
         found.append(one.steer(strength, positions=(-1,)))
         found.append(dataclasses.replace(one.steer(strength, phase="decode"), scope="new"))
     return tuple(found)
+
+
+def judged(games: Games, conditions: Conditions, settings: study_settings.TwentyQuestionsSettings) -> dict[str, Any]:
+    """All comparisons, as JSON data.
+
+    Raises:
+        AnalysisError: Fewer than two games were finished under all conditions.
+    """
+    common = sorted(set.intersection(*(set(held) for held in games.values())))
+    if len(common) < 2:
+        raise errors.AnalysisError(
+            f"{len(common)} games were finished under all {len(games)} conditions, two are needed: play more"
+        )
+    rows = {name: [held[number].values() for number in common] for name, held in games.items()}
+    table = {name: {key: [row[key] for row in held] for key in outcomes.NAMES} for name, held in rows.items()}
+    tests = _tests(table, conditions, settings)
+    return {
+        "games": len(common),
+        "means": analysis_conditions.means(table),
+        "versus": analysis_conditions.versus(table, conditions[0]["name"]),
+        "tests": tests,
+        "claim_p": min((one["adjusted"] for one in tests), default=1.0),
+        "examples": _examples(games, common, conditions, settings),
+    }
+
+
+def _tests(
+    table: analysis_conditions.Table, conditions: Conditions, settings: study_settings.TwentyQuestionsSettings
+) -> list[dict[str, Any]]:
+    """For each kind of steering: against the unsteered games, and against the mean of its controls."""
+    found = []
+    for one in conditions:
+        if one["control"] is not None or one["strength"] != settings.strength:
+            continue
+        own = table[one["name"]][OUTCOME]
+        controls = [table[other["name"]][OUTCOME] for other in conditions if _controls(other, one)]
+        mean = [float(np.mean(values)) for values in np.array(controls, dtype=float).T]
+        unsteered = analysis_conditions.paired(own, table[conditions[0]["name"]][OUTCOME])
+        controlled = analysis_conditions.paired(own, mean)
+        assert unsteered is not None
+        assert controlled is not None
+        better = unsteered["effect"]["value"] < 0 and controlled["effect"]["value"] < 0
+        p = max(unsteered["p"], controlled["p"]) if better else 1.0
+        found.append({"condition": one["name"], "unsteered": unsteered, "controls": controlled, "p": p})
+    for one, adjusted in zip(found, stats.holm([one["p"] for one in found]), strict=True):
+        one["adjusted"] = float(adjusted)
+    return found
+
+
+def _controls(other: Mapping[str, Any], one: Mapping[str, Any]) -> bool:
+    return other["kind"] == one["kind"] and other["control"] is not None
+
+
+def _examples(
+    games: Games, common: Sequence[int], conditions: Conditions, settings: study_settings.TwentyQuestionsSettings
+) -> list[dict[str, Any]]:
+    """Two games by a rule: the one that steering changed most, and the one it changed as much as the median."""
+    names = [one["name"] for one in conditions]
+    chosen = [
+        names[0],
+        next(one["name"] for one in conditions if one["control"] is None and one["strength"] == settings.strength),
+        next(one["name"] for one in conditions if one["control"]),
+    ]
+    rates = {number: [games[name][number].invalid_rate() or 0.0 for name in chosen] for number in common}
+    order = sorted(common, key=lambda number: (rates[number][1] - rates[number][0], number))
+    picked = {"most changed for the better": order[0], "median change": order[len(order) // 2]}
+    return [
+        {
+            "rule": rule,
+            "game": number,
+            "task": games[chosen[0]][number].task_id,
+            "transcripts": {name: _transcript(games[name][number]) for name in chosen},
+        }
+        for rule, number in picked.items()
+    ]
+
+
+def _transcript(game: outcomes.EpisodeOutcome) -> list[dict[str, Any]]:
+    return [
+        {"step": one.step, "message": one.message, "valid": one.valid, "verdict": one.answer or one.reason}
+        for one in game.steps
+    ]
+
+
+def _outcomes(
+    context: stages.Context, played: Sequence[playing.Episode], conditions: Sequence[Condition]
+) -> dict[str, dict[int, outcomes.EpisodeOutcome]]:
+    """How each game went, by condition and number."""
+    records = [one.trajectory for one in played]
+    fluent = fluency.mean_logprobs(
+        context.experiment.model, records, on_progress=lambda done, of: context.tell("steer: fluency", done, of)
+    )
+    table: dict[str, dict[int, outcomes.EpisodeOutcome]] = {one.name: {} for one in conditions}
+    for one, record, value in zip(played, records, fluent, strict=True):
+        table[one.plan.condition][one.plan.episode] = outcomes.of_episode(
+            record, fluency=value if np.isfinite(value) else None
+        )
+    return table
 
 
 def _norm(held: Steering) -> Any:

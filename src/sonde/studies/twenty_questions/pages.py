@@ -1,12 +1,9 @@
-"""The report of the study: figures, tables and words from the results alone.
+"""The page of the study: figures, tables and words from the results alone.
 
 Costs seconds; reads nothing but the results.
 """
 
-import json
-import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +11,6 @@ import numpy as np
 from sonde.report import charts, page, wording
 from sonde.studies.twenty_questions import claims as study_claims
 from sonde.studies.twenty_questions import outcomes
-from sonde.studies.twenty_questions import settings as study_settings
 
 Results = Mapping[str, Any]
 NAN = float("nan")
@@ -28,44 +24,38 @@ POOLED = {
 }
 
 
-def write(results: Results, claims: Sequence[study_claims.Claim], folder: Path) -> Path:
-    """Writes `report.html` and the figures."""
-    return page.write(report(results, claims, folder.name), folder)
-
-
-def report(results: Results, claims: Sequence[study_claims.Claim], run: str) -> page.Report:
+def report(results: Results) -> page.Report:
     """The page."""
     settings = results["settings"]
-    sections = (_collected(results), _probed(results), _steered(results), _evolved(results), _limits())
     return page.Report(
         title=f"Twenty Questions: does {settings['model']} know when it is about to break the rules?",
-        summary=tuple(one.sentence for one in claims),
-        sections=sections,
+        summary=tuple(one["sentence"] for one in results["claims"]),
+        sections=(_collected(results), _probed(results), _steered(results), _evolved(results), _limits()),
         settings=settings,
         versions={name: str(version) for name, version in results["versions"].items()},
-        command=command(settings, run),
     )
 
 
-def command(settings: Mapping[str, Any], run: str) -> str:
-    """The command that gives the same results again; where there is none, how to do it in Python."""
-    asked = study_settings.Settings.from_json(settings)
-    size = study_settings.size_of(asked)
-    if size is None:
-        return "In Python: study.run(model, settings.Settings.from_json(SETTINGS), ...), from sonde.studies.twenty_questions"
-    parts = ["sonde", "study", asked.environment, *(["--full"] if size == "full" else []), "--model", asked.model]
-    for name in ("episodes", "steer_episodes", "steps", "layers", "temperatures", "strengths", "seed"):
-        value = getattr(asked, name)
-        parts += [f"--{name.replace('_', '-')}", ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
-    for name, value in asked.options.items():
-        parts += ["--option", f"{name}={json.dumps(value)}"]
-    return shlex.join([*parts, "--run", f"{run}-again"])
-
-
-def claims_table(claims: Sequence[study_claims.Claim]) -> page.Table:
-    """The headlines for a terminal or the page."""
-    rows = tuple((study_claims.QUESTIONS[one.name], one.adjusted, one.holds) for one in claims)
+def claims_table(results: Results) -> page.Table:
+    """The headlines for a terminal."""
+    rows = tuple((study_claims.QUESTIONS[one["name"]], one["adjusted"], one["holds"]) for one in results["claims"])
     return page.Table(("headline", "p, corrected", "holds"), rows, decimals=3)
+
+
+def steering_table(results: Results) -> page.Table:
+    """Every condition against the unsteered games, by the share of invalid messages."""
+    found = results["steer"]
+    rows = []
+    for name in (one["name"] for one in found["conditions"][1:]):
+        one = found["versus"][name]["invalid_rate"]
+        rows.append((name, _interval(one["effect"]), one["p"], one["adjusted"], one["smallest"]))
+    return page.Table(
+        ("condition", "invalid: difference", "p", "p, corrected", "smallest effect in sight"),
+        tuple(rows),
+        "Against the unsteered games, paired; p by sign flips, Holm over conditions.",
+        decimals=3,
+        folded=False,
+    )
 
 
 def _interval(one: Mapping[str, Any] | None, scale: float = 1.0) -> wording.Cell:
@@ -243,7 +233,8 @@ def _steered(results: Results) -> page.Section:
             + "; ".join(f"{step}, {why}" for step, why in found["left_out"].items())
             + "."
         )
-    return page.Section("Steering", text, (chart, *_groups(found, names)), _tables(found, names), _examples(found))
+    tables = (steering_table(results), *_tables(found, names))
+    return page.Section("Steering", text, (chart, *_groups(found, names)), tables, _examples(found))
 
 
 def _groups(found: Mapping[str, Any], names: Sequence[str]) -> list[charts.Chart]:
@@ -271,11 +262,8 @@ def _groups(found: Mapping[str, Any], names: Sequence[str]) -> list[charts.Chart
 
 
 def _tables(found: Mapping[str, Any], names: Sequence[str]) -> tuple[page.Table, ...]:
+    """The means, and all outcomes against the unsteered games."""
     means = tuple((name, *(_interval(found["means"][name][key]) for key in SHOWN)) for name in names)
-    versus = []
-    for name in names[1:]:
-        one = found["versus"][name]["invalid_rate"]
-        versus.append((name, _interval(one["effect"]), one["p"], one["adjusted"], one["smallest"]))
     every = tuple(
         (name, outcome, _interval(one["effect"]), one["adjusted"], one["smallest"])
         for name in names[1:]
@@ -284,13 +272,6 @@ def _tables(found: Mapping[str, Any], names: Sequence[str]) -> tuple[page.Table,
     )
     described = "; ".join(f"{key}: {outcomes.NAMES[key].description}" for key in SHOWN)
     return (
-        page.Table(
-            ("condition", "invalid: difference", "p", "p, corrected", "smallest effect in sight"),
-            tuple(versus),
-            "Against the unsteered games, paired; p by sign flips, Holm over conditions.",
-            decimals=3,
-            folded=False,
-        ),
         page.Table(("condition", *SHOWN), means, f"Means over games with 95 % intervals. {described}.", folded=False),
         page.Table(
             ("condition", "outcome", "difference", "p, corrected", "smallest effect in sight"),
