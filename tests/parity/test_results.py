@@ -75,8 +75,8 @@ PRODUCERS = {
     "lab-translate": ("lab translate -m tiny-llama --tokens 16 --run it", "runs/it/results.json"),
     "lab-depth": ("lab depth -m tiny-llama --words 4 --run it", "runs/it/results.json"),
     "lab-run": (
-        "lab run --task habit --tasks tasks.json -m tiny-llama --budget 12 --examples 6",
-        "runs/lab/q1/results.json",
+        "lab run --task habit --tasks tasks.json -m tiny-llama --budget 12 --examples 6 --run it",
+        "runs/it/results.json",
     ),
 }
 #: What must have been run before, in the same folder.

@@ -1,5 +1,6 @@
 """The one launcher of everything that runs: shared options, estimate, bars, Ctrl-C, summary and closing lines."""
 
+import contextlib
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,9 +33,11 @@ def launch(
     runs: Path | None,
     engine: str = "local",
     stages: Sequence[str] | None = None,
+    bars: bool = True,
 ) -> Any:
-    """Runs an experiment in front of a person; returns its result."""
+    """Runs an experiment in front of a person; returns its result. No bars where something else is asked meanwhile."""
     from sonde import experiments
+    from sonde.core import progress
     from sonde.store import names
 
     screen, name = screens.screen(), run or names.new_run_id()
@@ -42,7 +45,8 @@ def launch(
     todo = [one for one in experiments.pending(experiment, run, runs) if stages is None or one in stages]
     by_stage = {one: took for one, took in experiment.estimate(settings).items() if one in todo} if todo else {}
     screen.print(f"{_model(experiment)}{experiment.headline(settings)}. {_about(todo, by_stage)}", highlight=False)
-    with screens.stopped(screen, _again(name)), screens.bars(screen) as told:
+    shown = screens.bars(screen) if bars else contextlib.nullcontext(progress.silent)
+    with screens.stopped(screen, _again(name)), shown as told:
         result = experiments.run(
             experiment,
             settings,

@@ -50,8 +50,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "lab translate": _STUDY,
     "lab run": ("sklearn", *_STUDY),
     "lab fork": ("sklearn", *_STUDY),
-    "lab replay": ("sklearn", *_STATISTICS),
-    "lab mcp": ("mcp", "sklearn", *_STATISTICS),
+    "lab replay": ("sklearn", *_STUDY),
+    "lab mcp": ("mcp", "sklearn", *_STUDY),
 }
 #: What a value of an option needs on top, whichever command has the option.
 OPTIONS = {
