@@ -1,6 +1,9 @@
 """`sonde lab` and `sonde study layers` as people type them, on tiny models."""
 
 import json
+import subprocess
+import sys
+import time
 
 import pytest
 from typer import testing
@@ -135,3 +138,31 @@ def test_the_depths_of_behaviours_become_a_table_and_a_picture(tmp_path):
     wrong = runner.invoke(main.app, ["lab", "depth", "--prompt", "a", "--answer", "b", "--answer", "c"])
     assert wrong.exit_code == 2
     assert runner.invoke(main.app, ["lab", "depth", "--own"]).exit_code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("items", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("words", "stage"),
+    [(("depth", "--words", 4), "depths"), (("translate", "--tokens", 16), "layers"),
+     (("measure", "skip:1", "-t", "capitals", "-t", "plurals", "-t", "opposites", "-n", 6), "results")],
+)  # fmt: skip
+def test_what_is_killed_comes_out_as_what_was_not(sonde_says, tmp_path, words, stage, items):
+    asked = [str(word) for word in ("lab", *words, "-m", "tiny-llama", "--run", "it")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "sonde", *asked, "--runs", "killed"], stdout=subprocess.DEVNULL
+    ) as going:
+        run = tmp_path / "killed" / "it"
+        while going.poll() is None and not (
+            run.exists() and len(list((run / "stages" / stage).glob("*.json"))) >= items
+        ):
+            time.sleep(0.002)
+        going.kill()
+    assert going.returncode == -9, "it ended before it was killed"
+    (row,) = json.loads(sonde_says("runs", "ls", "--json", "--runs", "killed"))
+    assert (row["kind"], row["status"]) == (words[0], "interrupted")
+    for runs in ("killed", "whole"):
+        sonde_says(*asked, "--runs", runs)
+        assert "it: whole" in sonde_says("runs", "verify", "--runs", runs)
+    first, second = (json.loads((tmp_path / runs / "it" / "results.json").read_text()) for runs in ("killed", "whole"))
+    assert {**first, "timing": 0} == {**second, "timing": 0}

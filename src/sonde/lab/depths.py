@@ -21,6 +21,7 @@ Every n is an item, kept as it is finished. Costs a short generation and two for
 """
 
 import dataclasses
+import functools
 import json
 import re
 import shlex
@@ -183,17 +184,10 @@ class Depth(experiments.Experiment[DepthSettings]):
     stages = (experiments.Items("depths", DEPTHS, _items, _work, DEPTH, _join),)
     model: models_model.Model
 
-    def __init__(self, model: models_model.Model) -> None:
-        """Takes the model."""
-        super().__init__(model)
-        self._limit: float | None = None
-
-    @property
+    @functools.cached_property
     def limit(self) -> float:
         """Nats per token that the whole model gives to the most predictable of some ordinary texts."""
-        if self._limit is None:
-            self._limit = _ordinary(self.model)
-        return self._limit
+        return _ordinary(self.model)
 
     def check(self, settings: DepthSettings) -> None:
         """Refuses another model's settings."""
