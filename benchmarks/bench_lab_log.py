@@ -19,7 +19,9 @@ from sonde.lab import inquiries, log, log_query
 def fill(book, runs, examples):
     """Fills the log, without waiting for the disk: what is measured is reading."""
     rng = random.Random(0)
-    settings = inquiries.Settings(model="tiny-llama", task="arithmetic", n_layers=30, explore=(0, 1), held_out=(2, 3))
+    settings = inquiries.InquirySettings(
+        model="tiny-llama", task="arithmetic", n_layers=30, explore=(0, 1), held_out=(2, 3)
+    )
     inquiry = inquiries.begin(book, settings)
     book._db.execute("PRAGMA synchronous = OFF")
     for number in range(runs):

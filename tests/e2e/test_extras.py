@@ -115,7 +115,6 @@ def test_a_stage_that_does_without_the_packages_does_not_ask_for_them():
     assert needs.of("study 20q", {"stage": "collect"}) == ()
     assert needs.of("runs export", {"to": "json"}) == ()
     assert needs.of("play", {"engine": "local"}) == ()
-    assert needs.of("lab translate", {"figures": Path("drawn")}) == ("scipy", "matplotlib")
 
 
 def test_the_extras_that_are_named_bring_the_packages():
@@ -148,7 +147,7 @@ USED = {
     "play": "20q -m tiny-gpt2 -n 2 --max-steps 2",
     "lab measure": "skip:1 -m tiny-gpt2 --tokens 8 --controls 1",
     "lab measure again": "skip:1 -m tiny-gpt2 -t capitals -n 4 --controls 1",
-    "lab translate": "-m tiny-gpt2 --tokens 16 --figures drawn",
+    "lab translate": "-m tiny-gpt2 --tokens 16",
     "lab tasks check": "-m tiny-gpt2 -t capitals",
     "lab depth": "-m tiny-gpt2 --words 4",
     "lab run": "-m tiny-gpt2 --budget 2 --examples 6",

@@ -1,6 +1,9 @@
 """`sonde lab` and `sonde study layers` as people type them, on tiny models."""
 
 import json
+import subprocess
+import sys
+import time
 
 import pytest
 from typer import testing
@@ -50,21 +53,30 @@ def test_a_talk_goes_on_until_an_empty_line(sonde_says):
 
 def test_a_task_is_measured_with_controls_and_written(sonde_says, tmp_path):
     shown = sonde_says(
-        "lab", "measure", "skip:1", "-m", "tiny-llama", "-t", "capitals", "-n", 4, "--controls", 1, "--out", "x.json"
+        "lab", "measure", "skip:1", "-m", "tiny-llama", "-t", "capitals", "-n", 4, "--controls", 1, "--run", "it"
     )
     assert "baseline" in shown
     assert "control" in shown
-    assert "cannot do 'capitals'" in shown
-    (result,) = json.loads((tmp_path / "x.json").read_text())["results"]
+    assert "cannot do 'capitals'" in " ".join(shown.split())
+    (result,) = json.loads((tmp_path / "runs" / "it" / "results.json").read_text())["results"]
     assert (result["corruption"], len(result["rows"])) == ("skip:1", 4)
+    assert "change of the loss" in (tmp_path / "runs" / "it" / "report.html").read_text().lower()
+    listed = json.loads(sonde_says("runs", "ls", "--json"))
+    assert [(one["id"], one["kind"], one["status"]) for one in listed] == [("it", "measure", "finished")]
+    assert "it: whole" in sonde_says("runs", "verify")
+    other = ("lab", "measure", "skip:2", "-m", "tiny-llama", "-t", "capitals", "-n", 4, "--controls", 1, "--run", "it")
+    assert "corruption was 'skip:1', now 'skip:2'" in " ".join(sonde_says(*other, code=2).split())
 
 
 def test_shifts_and_translations_are_shown(sonde_says, tmp_path):
     assert "raised" in sonde_says("lab", "shifts", "skip:1", "Hello", "-m", "tiny-llama", "--top", 3)
-    shown = sonde_says("lab", "translate", "-m", "tiny-llama", "--tokens", 16, "--figures", "drawn", "--out", "x.json")
+    shown = sonde_says("lab", "translate", "-m", "tiny-llama", "--tokens", 16, "--run", "it")
     assert "best linear guess" in shown
     assert "control" in shown
-    assert {one.name for one in (tmp_path / "drawn").iterdir()} == {"translate-kl.png", "translate-agreement.png"}
+    assert {one.name for one in (tmp_path / "runs" / "it" / "figures").iterdir()} == {
+        "translate-kl.png",
+        "translate-agreement.png",
+    }
 
 
 def test_a_task_file_is_checked(sonde_says, tmp_path):
@@ -126,3 +138,31 @@ def test_the_depths_of_behaviours_become_a_table_and_a_picture(tmp_path):
     wrong = runner.invoke(main.app, ["lab", "depth", "--prompt", "a", "--answer", "b", "--answer", "c"])
     assert wrong.exit_code == 2
     assert runner.invoke(main.app, ["lab", "depth", "--own"]).exit_code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("items", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("words", "stage"),
+    [(("depth", "--words", 4), "depths"), (("translate", "--tokens", 16), "layers"),
+     (("measure", "skip:1", "-t", "capitals", "-t", "plurals", "-t", "opposites", "-n", 6), "results")],
+)  # fmt: skip
+def test_what_is_killed_comes_out_as_what_was_not(sonde_says, tmp_path, words, stage, items):
+    asked = [str(word) for word in ("lab", *words, "-m", "tiny-llama", "--run", "it")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "sonde", *asked, "--runs", "killed"], stdout=subprocess.DEVNULL
+    ) as going:
+        run = tmp_path / "killed" / "it"
+        while going.poll() is None and not (
+            run.exists() and len(list((run / "stages" / stage).glob("*.json"))) >= items
+        ):
+            time.sleep(0.002)
+        going.kill()
+    assert going.returncode == -9, "it ended before it was killed"
+    (row,) = json.loads(sonde_says("runs", "ls", "--json", "--runs", "killed"))
+    assert (row["kind"], row["status"]) == (words[0], "interrupted")
+    for runs in ("killed", "whole"):
+        sonde_says(*asked, "--runs", runs)
+        assert "it: whole" in sonde_says("runs", "verify", "--runs", runs)
+    first, second = (json.loads((tmp_path / runs / "it" / "results.json").read_text()) for runs in ("killed", "whole"))
+    assert {**first, "timing": 0} == {**second, "timing": 0}

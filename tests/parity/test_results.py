@@ -71,12 +71,12 @@ PRODUCERS = {
         "bench leaderboard --tracr --cases 3,11 --methods eap-ig,exact-node,random --pairs 20 --out out",
         "out/results.json",
     ),
-    "lab-measure": ("lab measure skip:1 -m tiny-llama -t capitals -n 4 --controls 1 --out x.json", "x.json"),
-    "lab-translate": ("lab translate -m tiny-llama --tokens 16 --out x.json", "x.json"),
+    "lab-measure": ("lab measure skip:1 -m tiny-llama -t capitals -n 4 --controls 1 --run it", "runs/it/results.json"),
+    "lab-translate": ("lab translate -m tiny-llama --tokens 16 --run it", "runs/it/results.json"),
     "lab-depth": ("lab depth -m tiny-llama --words 4 --run it", "runs/it/results.json"),
     "lab-run": (
-        "lab run --task habit --tasks tasks.json -m tiny-llama --budget 12 --examples 6",
-        "runs/lab/q1/results.json",
+        "lab run --task habit --tasks tasks.json -m tiny-llama --budget 12 --examples 6 --run it",
+        "runs/it/results.json",
     ),
 }
 #: What must have been run before, in the same folder.

@@ -1,13 +1,12 @@
 """`sonde lab`: corrupt a model, talk to it, measure what changes; task sets."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from sonde._cli import lab_depth, lab_research, screens
+from sonde._cli import lab_depth, lab_research, launch, screens
 
-MODEL = "smollm2-135m-instruct"
 EXAMPLES = (
     "Examples: sonde lab chat --skip 11 · sonde lab measure skip:11 --task capitals · sonde lab measure reverse:13-16 · "
     "sonde lab shifts skip:11 'The capital of France is Paris.' · sonde lab tasks check --model smollm2-135m-instruct"
@@ -26,10 +25,7 @@ app = typer.Typer(
 )
 task_app = typer.Typer(help="Task sets: prompts with known answers.", no_args_is_help=True, epilog=EXAMPLES)
 app.add_typer(task_app, name="tasks")
-Model = Annotated[str, typer.Option("--model", "-m", help="A zoo name, a folder, a GGUF file or a hub id.")]
 Spec = Annotated[str, typer.Argument(metavar="CORRUPTION", help=SPECS)]
-Seed = Annotated[int, typer.Option(min=0, help="Draws the controls.")]
-Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Write everything as JSON, too.")]
 
 
 @app.command("chat", epilog=EXAMPLES)
@@ -38,12 +34,14 @@ def chat(
         list[str] | None, typer.Option("--skip", help="Layers to leave out, such as 11 or 3,11-13.")
     ] = None,
     corrupt: Annotated[list[str] | None, typer.Option("--corrupt", help=SPECS)] = None,
-    model: Model = MODEL,
+    model: launch.Model = launch.MODEL,
     prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="Say this, show the replies, and end.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is: no chat template.")] = False,
     tokens: Annotated[int, typer.Option(min=1, help="Length of a reply.")] = 60,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the most likely words.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Draws the words if the temperature is above 0.")] = 0,
+    device: launch.Device = "auto",
+    dtype: launch.Dtype = "float32",
 ) -> None:
     """Talk to a corrupted model, with the intact one's answer beside it.
 
@@ -55,7 +53,7 @@ def chat(
 
     screen = screens.screen()
     words = [f"skip:{','.join(skip)}"] if skip else []
-    with loading.load(model) as loaded:
+    with loading.load(model, device=device, dtype=dtype) as loaded:
         parts = [corruptions.parse(word, loaded.cfg.n_layers) for word in [*words, *(corrupt or ())] or ["none"]]
         chosen = corruptions.joined(parts)
         talk = talking.Talk(loaded, chosen, raw=raw, max_new_tokens=tokens, temperature=temperature, seed=seed)
@@ -71,7 +69,7 @@ def chat(
 @app.command("measure", epilog=EXAMPLES)
 def measure(
     corruption: Spec,
-    model: Model = MODEL,
+    model: launch.Model = launch.MODEL,
     task: Annotated[
         list[str] | None, typer.Option("--task", "-t", help="Measure this task; may be repeated; 'all' for all.")
     ] = None,
@@ -84,55 +82,49 @@ def measure(
         int | None, typer.Option("--tokens", min=2, help="Of texts: the first so many tokens of each; all if left out.")
     ] = None,
     controls: Annotated[int, typer.Option(min=0, help="How many controls: other layers, or noise of equal size.")] = 3,
-    seed: Seed = 0,
-    out: Out = None,
+    seed: launch.Seed = 0,
+    device: launch.Device = "auto",
+    dtype: launch.Dtype = "float32",
+    run: launch.RunName = None,
+    runs: launch.RunsDir = None,
 ) -> None:
     """Measure a corruption: on plain texts, or on tasks if some are named.
 
     Texts: loss, KL from the intact model, agreement of the most likely token, entropy. Tasks: right answers, log-probability
     and loss of the answer. Always beside the intact model and controls of equal size, with 95 % intervals over texts or
     examples. A task that the intact model cannot do is flagged.
+
+    Everything finished is kept: the same command with --run NAME goes on where it was stopped.
     """
-    from sonde._cli import lab_screens
-    from sonde.lab import corruptions, measuring, measuring_texts, texts
+    from sonde.lab import measurements
     from sonde.lab import tasks as lab_tasks
     from sonde.models import loading
 
-    screen = screens.screen()
     known = lab_tasks.load(tasks) if task or tasks else {}
     if known and tokens is not None:
         raise typer.BadParameter("tasks are measured whole: leave it out, or leave out --task", param_hint="--tokens")
-    names = list(known) if not task or "all" in task else task
-    chosen = [lab_tasks.get(known, name) for name in names] if known else []
-    found: list[Any] = []
-    with loading.load(model) as loaded, loaded.packed():
-        what = corruptions.parse(corruption, loaded.cfg.n_layers)
-        for one in chosen:
-            some = range(min(examples or len(one.examples), len(one.examples)))
-            result = measuring.measure_with_controls(loaded, what, one, examples=some, seed=seed, count=controls)
-            lab_screens.show_task(screen, result, show)
-            found.append(result)
-        if not chosen:
-            fixed: Any = {"tokens": tokens, "controls": controls, "seed": seed}
-            result = measuring_texts.measure_texts(loaded, what, texts.load(), **fixed)
-            screen.print(lab_screens.measures(result.measures, f"{len(result.texts)} texts, {result.tokens} tokens."))
-            found.append(result)
-    lab_screens.write(screen, out, {"model": model, "seed": seed, "results": [one.to_json() for one in found]})
+    asked = [lab_tasks.get(known, name) for name in (list(known) if not task or "all" in task else task)]
+    with loading.load(model, device=device, dtype=dtype) as loaded, loaded.packed():
+        more = {"tokens": tokens, "controls": controls, "seed": seed, "file": str(tasks) if tasks else None}
+        settings = measurements.settings_of(loaded, corruption, asked, examples=examples, **more)
+        launch.launch(measurements.Measure(loaded, asked, show=show), settings, run=run, runs=runs)
 
 
 @app.command("shifts", epilog=EXAMPLES)
 def shifts(
     corruption: Spec,
     text: Annotated[str, typer.Argument(help="The text to look at.")],
-    model: Model = MODEL,
+    model: launch.Model = launch.MODEL,
     top: Annotated[int, typer.Option(min=1, help="How many raised and lowered tokens.")] = 10,
+    device: launch.Device = "auto",
+    dtype: launch.Dtype = "float32",
 ) -> None:
     """Which tokens does a corruption make more or less likely, along a text and in the whole vocabulary?"""
     from sonde._cli import lab_screens
     from sonde.lab import corruptions, measuring_texts
     from sonde.models import loading
 
-    with loading.load(model) as loaded:
+    with loading.load(model, device=device, dtype=dtype) as loaded:
         what = corruptions.parse(corruption, loaded.cfg.n_layers)
         found = measuring_texts.likelihood_shifts(loaded, what, text, top=top)
     for table in lab_screens.shifts(found):
@@ -141,34 +133,28 @@ def shifts(
 
 @app.command("translate", epilog=EXAMPLES)
 def translate(
-    model: Model = MODEL,
+    model: launch.Model = launch.MODEL,
     tokens: Annotated[int, typer.Option(min=16, help="Tokens of each text.")] = 96,
-    seed: Annotated[int, typer.Option(min=0, help="Shuffles the control.")] = 0,
-    out: Out = None,
-    figures: Annotated[Path | None, typer.Option(metavar="DIR", help="Draw KL and agreement by layer there.")] = None,
+    seed: launch.Seed = 0,
+    device: launch.Device = "auto",
+    dtype: launch.Dtype = "float32",
+    run: launch.RunName = None,
+    runs: launch.RunsDir = None,
 ) -> None:
     """What does the model know at each layer, if read by the best linear guess?
 
     A linear map per layer, from its stream to the last one, is fitted on four fifths of the texts and judged on the others, in
     turn; beside the logit lens, which reads the stream as it is, and a map fitted on shuffled pairs, which can only know
     averages.
+
+    Everything finished is kept: the same command with --run NAME goes on where it was stopped.
     """
-    from sonde._cli import lab_screens
-    from sonde.lab import texts, translating
+    from sonde.lab import translating
     from sonde.models import loading
 
-    screen = screens.screen()
-    with loading.load(model) as loaded:
-        found = translating.measure(loaded, texts.load(), tokens=tokens, seed=seed)
-    for table in lab_screens.translated(found):
-        screen.print(table)
-    lab_screens.write(screen, out, {"model": model, **found.to_json()})
-    if figures is not None:
-        from sonde.report import drawing
-
-        for chart in found.figures():
-            path = drawing.save_png(chart, figures / f"{chart.key}.png")
-            screen.print(f"Drawn: {path}", soft_wrap=True, highlight=False, markup=False)
+    with loading.load(model, device=device, dtype=dtype) as loaded:
+        settings = translating.TranslateSettings(model=loaded.cfg.model_name, tokens=tokens, seed=seed)
+        launch.launch(translating.Translate(loaded), settings, run=run, runs=runs)
 
 
 @task_app.command("check", epilog=EXAMPLES)
@@ -176,6 +162,8 @@ def check(
     file: Annotated[Path | None, typer.Argument(help="A task file; the one that comes with Sonde if left out.")] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Also say which tasks this model can do.")] = None,
     task: Annotated[list[str] | None, typer.Option("--task", "-t", help="Only this task; may be repeated.")] = None,
+    device: launch.Device = "auto",
+    dtype: launch.Dtype = "float32",
 ) -> None:
     """Check a task file: what is wrong with it, what is there twice, and what a model makes of it."""
     import contextlib
@@ -189,7 +177,7 @@ def check(
     found, problems = lab_tasks.read(file)
     found = {name: lab_tasks.get(found, name) for name in task} if task else found
     with contextlib.ExitStack() as stack:
-        loaded = stack.enter_context(loading.load(model)) if model else None
+        loaded = stack.enter_context(loading.load(model, device=device, dtype=dtype)) if model else None
         if loaded is not None:
             stack.enter_context(loaded.packed())
         screen.print(lab_screens.checked(list(checking.check(found, loaded)), model))

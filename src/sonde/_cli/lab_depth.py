@@ -1,15 +1,11 @@
 """`sonde lab depth`: at how many layers does each behaviour appear?"""
 
-import shlex
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sonde._cli import screens
+from sonde._cli import launch
 
-MODEL = "smollm2-135m-instruct"
 EXAMPLES = (
     "Examples: sonde lab depth · sonde lab depth --model tiny-llama --run mine · sonde lab depth --own "
     "--prompt 'The capital of France is' --answer Paris --prompt 'One, two, three,' --answer four"
@@ -22,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def depth(
-    model: Annotated[str, typer.Option("--model", "-m", help="A zoo name, a folder, a GGUF file or a hub id.")] = MODEL,
+    model: launch.Model = launch.MODEL,
     prompt: Annotated[
         list[str] | None, typer.Option("--prompt", "-p", help="A prompt of your own, beside the four; may be repeated.")
     ] = None,
@@ -36,11 +32,11 @@ def depth(
     ] = None,
     own: Annotated[bool, typer.Option("--own", help="Only your own prompts, without the four.")] = False,
     words: Annotated[int, typer.Option(min=3, help="Tokens of each continuation.")] = 16,
-    seed: Annotated[int, typer.Option(min=0, help="Draws the order of tokens in the control.")] = 0,
-    run: Annotated[str | None, typer.Option(help="A name for the run; an existing one is resumed.")] = None,
-    runs: Annotated[
-        Path | None, typer.Option("--runs", metavar="DIR", help="Where to keep runs; $SONDE_RUNS or ./runs.")
-    ] = None,
+    seed: launch.Seed = 0,
+    device: launch.Device = "auto",
+    dtype: launch.Dtype = "float32",
+    run: launch.RunName = None,
+    runs: launch.RunsDir = None,
 ) -> None:
     """At how many layers does the model repeat the last token, notice the format, speak grammatically, get it right?
 
@@ -51,12 +47,8 @@ def depth(
 
     Everything finished is kept: the same command with --run NAME goes on where it was stopped.
     """
-    from rich import console
-
     from sonde.lab import depths
     from sonde.models import loading
-    from sonde.report import page, terminal
-    from sonde.store import names
 
     given, answers = prompt or [], answer or []
     if answers and len(answers) != len(given):
@@ -67,17 +59,6 @@ def depth(
         raise typer.BadParameter("give at least one --prompt", param_hint="--own")
     mine = [depths.prompt_of(text, said) for text, said in zip(given, answers or [""] * len(given), strict=True)]
     chosen = (*(() if own else depths.PROMPTS), *mine)
-    screen, name = console.Console(), run or names.new_run_id()
-    with loading.load(model) as loaded, loaded.packed():
-        settings = depths.Settings(model=loaded.cfg.model_name, prompts=chosen, words=words, seed=seed)
-        screen.print(
-            f"[bold]{settings.model}[/]: {loaded.cfg.n_layers} depths, {len(chosen)} prompts, {words} tokens each.",
-            highlight=False,
-        )
-        with screens.stopped(screen, f"the same command and --run {name}"), screens.bars(screen) as bars:
-            found = depths.run(loaded, settings, run=name, runs_dir=runs, tell=bars)
-    report = depths.report(found.results, shlex.join(["sonde", *sys.argv[1:]]))
-    written = page.write(report, found.folder)
-    screen.print(terminal.summary(report, report.sections[0].tables[0]))
-    screen.print(f"Report: {written}", soft_wrap=True, highlight=False)
-    screen.print(f"Run: {found.folder}   (sonde runs show {found.folder.name})", soft_wrap=True, highlight=False)
+    with loading.load(model, device=device, dtype=dtype) as loaded, loaded.packed():
+        settings = depths.DepthSettings(model=loaded.cfg.model_name, prompts=chosen, words=words, seed=seed)
+        launch.launch(depths.Depth(loaded), settings, run=run, runs=runs)

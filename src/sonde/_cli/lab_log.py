@@ -36,6 +36,7 @@ def ls(
             rows.append(
                 {
                     "inquiry": one.id,
+                    "run": book.get(one.id)["run"],
                     "model": settings.model,
                     "task": settings.task,
                     "planner": settings.planner,
@@ -130,7 +131,7 @@ _SHOWN = {
     "note": ["inquiry", "text", "cites"],
     "finding": ["inquiry", "status", "claim", "evidence"],
     "sweep": ["inquiry", "tool", "arguments", "summary"],
-    "inquiry": ["model", "task", "planner", "seed"],
+    "inquiry": ["run", "model", "task", "planner", "seed"],
     "call": ["inquiry", "tool", "outcome", "arguments"],
 }
 

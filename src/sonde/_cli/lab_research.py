@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,20 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from sonde._cli import lab_log, screens
+from sonde._cli import lab_log, launch, screens
 
-MODEL = "smollm2-135m-instruct"
 RUN_EXAMPLES = (
     "Examples: sonde lab run --task arithmetic --budget 30 · sonde lab run --task capitals --seed 1 --approve · "
     "sonde lab run --task copying --planner openai --planner-model NAME --server http://127.0.0.1:8000/v1"
 )
 Task = Annotated[str, typer.Option(help="What the model is asked; sonde lab tasks check lists the tasks.")]
 Tasks = Annotated[Path | None, typer.Option("--tasks", metavar="FILE", help="A task file of your own.")]
-Model = Annotated[str, typer.Option("--model", "-m", help="A zoo name, a folder, a GGUF file or a hub id.")]
 Budget = Annotated[int, typer.Option(min=0, help="Experiments at most, controls included.")]
 Tokens = Annotated[int | None, typer.Option(min=0, help="Tokens of the planner's model at most.")]
 Seconds = Annotated[float | None, typer.Option(min=0, help="Seconds of measuring and planning at most.")]
-Seed = Annotated[int, typer.Option(min=0, help="Draws the held-out examples and the controls.")]
 Examples = Annotated[int, typer.Option(min=6, help="Examples to explore with at most, and as many held out.")]
 Planner = Annotated[str, typer.Option(help="Who decides: search (no language model needed) or openai.")]
 PlannerModel = Annotated[str | None, typer.Option(help="With --planner openai: the server's name for its model.")]
@@ -31,7 +27,7 @@ Server = Annotated[str | None, typer.Option(help="With --planner openai: the ser
 Approve = Annotated[
     bool, typer.Option("--approve", help="Ask before each experiment; without a terminal, wait for sonde lab approve.")
 ]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where the page goes; lab/INQUIRY beside the runs.")]
+Resume = Annotated[str | None, typer.Option("--resume", hidden=True, help="The same as --run.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -47,7 +43,7 @@ def register(app: typer.Typer) -> None:
 
 def run(
     task: Task = "arithmetic",
-    model: Model = MODEL,
+    model: launch.Model = launch.MODEL,
     budget: Budget = 30,
     tokens: Tokens = None,
     seconds: Seconds = None,
@@ -58,45 +54,32 @@ def run(
         str | None, typer.Option(help="Layers that may be left out, such as 0,5,10 or 8:24; all if left out.")
     ] = None,
     examples: Examples = 12,
-    seed: Seed = 0,
+    seed: launch.Seed = 0,
     approve: Approve = False,
     tasks: Tasks = None,
-    resume: Annotated[str | None, typer.Option(metavar="ID", help="Go on with an inquiry that was stopped.")] = None,
-    out: Out = None,
-    runs: lab_log.Runs = None,
+    device: launch.Device = "auto",
+    dtype: launch.Dtype = "float32",
+    run: launch.RunName = None,
+    runs: launch.RunsDir = None,
+    resume: Resume = None,
 ) -> None:
     """Find out which layers a task needs: a planner experiments, the lab keeps it honest.
 
     The model is corrupted and measured on some examples. What the planner then believes it must predict, on examples
     that it has not seen, beside random controls; the lab decides whether that holds. Everything is in the log, and the
-    results become a page. With Ctrl-C nothing is lost: go on with --resume.
-    """
-    from sonde.core import errors
-    from sonde.lab import budget as lab_budget
-    from sonde.lab import inquiries, loop
+    results become a page.
 
-    screen = screens.screen()
-    limits = lab_budget.Limits(budget, tokens, seconds)
-    if resume is None:
-        lab_budget.check(limits, lab_budget.Spent())
-    with lab_log.opened(runs) as book:
-        found = inquiries.opened(book, resume) if resume else None
-        if found is not None:
-            model, task, planner = found.settings.model, found.settings.task, found.settings.planner
-            tasks = Path(found.settings.more["tasks"]) if found.settings.more.get("tasks") else None
-            planner_model = planner_model or found.settings.more.get("planner_model")
-            server = server or found.settings.more.get("server")
-        decides = _planner(planner, planner_model, server)
-        with _bench(model, task, tasks) as bench:
-            if found is None:
-                more = {"planner_model": planner_model, "server": server, "tasks": str(tasks) if tasks else None}
-                free = screens.whole_numbers(layers, "--layers")
-                if free is not None and not set(free) <= set(range(bench.n_layers)):
-                    raise errors.RequestError(f"--layers {layers}: {model} has layers 0 to {bench.n_layers - 1}")
-                more |= {"layers": free} if free else {}
-                fields: Any = {"planner": planner, "seed": seed, "limits": limits, "approve": approve, "more": more}
-                found = loop.begin(book, bench, most=examples, **fields)
-            _conducted(screen, bench, found, decides, out)
+    Everything finished is kept: the same command with --run NAME goes on where it was stopped.
+    """
+    from sonde.lab import research
+
+    _check_budget(budget, tokens, seconds)
+    decides = _planner(planner, planner_model, server)
+    chosen = {"planner": planner, "planner_model": planner_model, "server": server, "approve": approve, "seed": seed}
+    chosen |= {"budget": budget, "tokens": tokens, "seconds": seconds, "examples": examples}
+    chosen |= {"tasks": str(tasks) if tasks else None, "layers": screens.whole_numbers(layers, "--layers")}
+    with lab_log.opened(runs) as book, _bench(task, tasks, model=model, device=device, dtype=dtype) as bench:
+        _launched(book, bench, decides, research.settings_of(bench, **chosen), run or resume)
 
 
 def fork(
@@ -107,50 +90,48 @@ def fork(
     planner_model: PlannerModel = None,
     server: Server = None,
     approve: Approve = False,
-    out: Out = None,
-    runs: lab_log.Runs = None,
+    run: launch.RunName = None,
+    runs: launch.RunsDir = None,
 ) -> None:
-    """Begin a new inquiry with the first calls of another, and go on differently from there."""
-    from sonde.lab import budget as lab_budget
-    from sonde.lab import inquiries
+    """Begin a new inquiry with the first calls of another, and go on differently from there; with the same model."""
+    from sonde.lab import inquiries, research
 
-    limits = lab_budget.Limits(budget)
-    lab_budget.check(limits, lab_budget.Spent())
+    _check_budget(budget)
     with lab_log.opened(runs) as book:
-        parent = inquiries.opened(book, inquiry)
-        old = parent.settings
-        more = {**old.more, "planner_model": planner_model, "server": server}
-        fields = old.to_json() | {"planner": planner, "approve": approve, "more": more}
-        settings = inquiries.Settings.read(fields | {"limits": {"experiments": budget}})
+        parent = inquiries.opened(book, inquiry, but=run)
+        inquiries.forkable(book, parent.id, at)
         decides = _planner(planner, planner_model, server)
-        with _bench(old.model, old.task, Path(old.more["tasks"]) if old.more.get("tasks") else None) as bench:
-            bench.check(old.held, what=parent.id)
-            made = inquiries.begin(book, settings, parent=parent.id, at=at)
-            _conducted(screens.screen(), bench, made, decides, out)
+        chosen = {"planner": planner, "planner_model": planner_model, "server": server, "approve": approve}
+        chosen |= {"budget": budget, "parent": parent.id, "at": at, **_inherited(parent)}
+        with _bench_of(parent) as bench:
+            _launched(book, bench, decides, research.settings_of(bench, **chosen), run)
 
 
 def replay(
     inquiry: Annotated[str, typer.Argument(help="The inquiry to make again, such as q1, or last.")],
-    runs: lab_log.Runs = None,
+    run: launch.RunName = None,
+    runs: launch.RunsDir = None,
 ) -> None:
     """Make all calls of an inquiry again, and say what comes out differently; exit code 1 if anything does."""
-    from sonde.lab import inquiries, loop
+    from sonde.lab import inquiries, loop, research
     from sonde.report import page, terminal
 
-    screen = screens.screen()
     with lab_log.opened(runs) as book:
-        old = inquiries.opened(book, inquiry)
-        settings = old.settings
-        tasks = Path(settings.more["tasks"]) if settings.more.get("tasks") else None
-        with _bench(settings.model, settings.task, tasks) as bench, screen.status(f"replaying {old.id}"):
-            fresh, rows = loop.replay(bench, old)
+        old = inquiries.opened(book, inquiry, but=run)
+        limits = old.settings.limits
+        chosen = {"planner": old.settings.planner, "replay_of": old.id, **_inherited(old)}
+        chosen |= {"budget": limits.experiments, "tokens": limits.tokens, "seconds": limits.seconds}
+        with _bench_of(old) as bench:
+            result = _launched(book, bench, loop.Repeater(old), research.settings_of(bench, **chosen), run)
+        fresh = inquiries.opened(book, result.results["inquiry"])
+        rows = loop.compared(old, fresh)
     cells = tuple(
         (row.number, row.tool, ", ".join(row.before), ", ".join(row.after), row.difference, row.same) for row in rows
     )
     columns = ("call", "tool", "made then", "made now", "largest difference", "same")
     different = [row for row in rows if not row.same]
     caption = f"{old.id} again as {fresh.id}: {len(rows) - len(different)} of {len(rows)} calls came out the same."
-    screen.print(terminal.table(page.Table(columns, cells, caption, decimals=6)))
+    screens.screen().print(terminal.table(page.Table(columns, cells, caption, decimals=6)))
     raise typer.Exit(1 if different else 0)
 
 
@@ -215,54 +196,83 @@ def verdict(
 
 def mcp(
     task: Task = "arithmetic",
-    model: Model = MODEL,
+    model: launch.Model = launch.MODEL,
     budget: Budget = 30,
     seconds: Seconds = None,
     examples: Examples = 12,
-    seed: Seed = 0,
+    seed: launch.Seed = 0,
     approve: Approve = False,
     tasks: Tasks = None,
-    resume: Annotated[str | None, typer.Option(metavar="ID", help="Serve an inquiry that is there.")] = None,
     http: Annotated[bool, typer.Option("--http", help="Serve over HTTP on this machine instead of stdio.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --http: the port; 0 takes a free one.")] = 8765,
-    runs: lab_log.Runs = None,
+    device: launch.Device = "auto",
+    dtype: launch.Dtype = "float32",
+    run: launch.RunName = None,
+    runs: launch.RunsDir = None,
+    resume: Resume = None,
 ) -> None:
     """Serve the lab's tools to any assistant, over the Model Context Protocol.
 
-    On standard input and output, or with --http on 127.0.0.1 only; set SONDE_LAB_KEY to ask for a key there as well.
+    On standard input and output, or with --http on 127.0.0.1 only; set SONDE_LAB_KEY to ask for a key there as well. The
+    inquiry is a run: the same command with --run NAME serves it again, and it goes on.
     """
-    from sonde.lab import budget as lab_budget
-    from sonde.lab import desk, inquiries, loop, serving
+    from sonde import experiments
+    from sonde.lab import research, serving
 
     serving.check_installed()
+    _check_budget(budget, None, seconds)
     screen = screens.screen(stderr=True)  # standard output belongs to the protocol
-    limits = lab_budget.Limits(budget, None, seconds)
-    with lab_log.opened(runs) as book:
-        found = inquiries.opened(book, resume) if resume else None
-        if found is not None:
-            model, task = found.settings.model, found.settings.task
-        with _bench(model, task, tasks) as bench:
-            if found is None:
-                fields: Any = {"planner": "mcp", "seed": seed, "limits": limits, "approve": approve}
-                found = loop.begin(book, bench, most=examples, **fields)
-            at = desk.Desk(bench, found)
-            screen.print(f"Inquiry {found.id} in {book.path}", highlight=False, soft_wrap=True)
-            if http:
-                serving.serve_http(at, port=port, on_ready=lambda url: screen.print(f"Serving {url}", highlight=False))
-            else:
-                serving.serve_stdio(at)
+    chosen = {"planner": "mcp", "budget": budget, "seconds": seconds, "examples": examples, "seed": seed}
+    chosen |= {"approve": approve, "tasks": str(tasks) if tasks else None}
+
+    def serve(at: Any, tell: Any) -> None:
+        screen.print(f"Inquiry {at.inquiry.id} in {at.inquiry.book.path}", highlight=False, soft_wrap=True)
+        if http:
+            serving.serve_http(at, port=port, on_ready=lambda url: screen.print(f"Serving {url}", highlight=False))
+        else:
+            serving.serve_stdio(at)
+
+    with lab_log.opened(runs) as book, _bench(task, tasks, model=model, device=device, dtype=dtype) as bench:
+        served, settings = research.Served(bench, book, serve), research.settings_of(bench, **chosen)
+        made = experiments.run(served, settings, run=run or resume, runs_dir=runs)
+        screen.print(f"Report: {made.html}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _check_budget(experiments: int, tokens: int | None = None, seconds: float | None = None) -> None:
+    """Refuses to begin with nothing to spend, before a model is loaded."""
+    from sonde.lab import budget
+
+    budget.check(budget.Limits(experiments, tokens, seconds), budget.Spent())
 
 
 @contextlib.contextmanager
-def _bench(model: str, task: str, path: Path | None) -> Iterator[Any]:
+def _bench(task: str, path: Path | None, **placed: str) -> Iterator[Any]:
     """Model and task, ready to be measured."""
     from sonde.lab import experiments
     from sonde.lab import tasks as lab_tasks
     from sonde.models import loading
 
     chosen = lab_tasks.get(lab_tasks.load(path), task)
-    with loading.load(model) as loaded:
+    with loading.load(placed.pop("model"), **placed) as loaded:
         yield experiments.Experiments(loaded, chosen)
+
+
+@contextlib.contextmanager
+def _bench_of(old: Any) -> Iterator[Any]:
+    """Model and task of an inquiry: the model that the log recorded, where and as what it was."""
+    from sonde.lab import experiments
+    from sonde.lab import tasks as lab_tasks
+    from sonde.models import identity
+
+    chosen = lab_tasks.get(lab_tasks.load(old.settings.more.get("tasks")), old.settings.task)
+    with identity.rebuilt(old.settings.held or {"name": old.settings.model}) as loaded:
+        yield experiments.Experiments(loaded, chosen)
+
+
+def _inherited(old: Any) -> dict[str, Any]:
+    """What a fork or a replay has from its inquiry."""
+    more = old.settings.more
+    return {"seed": old.settings.seed, "tasks": more.get("tasks"), "layers": more.get("layers")}
 
 
 def _planner(name: str, model: str | None, server: str | None) -> Any:
@@ -283,57 +293,17 @@ def _planner(name: str, model: str | None, server: str | None) -> Any:
     return openai.OpenAIPlanner(model, server=server)
 
 
-def _conducted(screen: Any, bench: Any, inquiry: Any, planner: Any, out: Path | None) -> None:
-    """Runs an inquiry and writes its page."""
-    from sonde.core import errors
-    from sonde.lab import desk, loop
-    from sonde.report import terminal
+def _launched(book: Any, bench: Any, planner: Any, settings: Any, run: str | None) -> Any:
+    """Runs an inquiry and shows what came of it."""
+    from sonde.lab import research
 
-    settings = inquiry.settings
-    _estimate(screen, inquiry)
-    again = f"sonde lab run --resume {inquiry.id}"
     asking = settings.approve and sys.stdin.isatty()
-    waiting = contextlib.nullcontext() if asking else screens.bars(screen)
-    with screens.stopped(screen, again), waiting as told:
-
-        def on_call(call: Any, reply: Any, used: Any) -> None:
-            if told is not None:
-                told("experiments", used.experiments, settings.limits.experiments)
-
-        try:
-            end = loop.conduct(desk.Desk(bench, inquiry), planner, approver=_asked if asking else None, on_call=on_call)
-        except errors.ServerError as error:
-            said = str(error) if str(error).endswith(("?", ".")) else f"{error}."
-            raise errors.ServerError(f"{said} The log is whole; go on with: {again}") from error
-    if end is None:
-        screen.print(f"An experiment waits for a yes. Then go on with: {again}", highlight=False)
-        return
-    from sonde.lab import results
-
-    place = out or inquiry.book.path.parent / "lab" / inquiry.id
-    page = results.write(inquiry, place, command=shlex.join(["sonde", *sys.argv[1:]]))
-    report = results.report(inquiry)
-    screen.print(terminal.summary(report))
-    screen.print(f"Results: {page}", soft_wrap=True, highlight=False, markup=False)
-    screen.print(f"Inquiry: {inquiry.id}   (sonde lab log show {inquiry.id})", soft_wrap=True, highlight=False)
+    asked = research.Research(bench, book, research.planned(planner, _asked if asking else None))
+    result = launch.launch(asked, settings, run=run, runs=book.path.parent, bars=not asking)
+    id = result.results["inquiry"]
+    screens.screen().print(f"Inquiry: {id}   (sonde lab log show {id})", soft_wrap=True, highlight=False)
+    return result
 
 
 def _asked(request: Any) -> bool:
     return typer.confirm(f"{request.id}: measure {request['corruption']} on the {request['split']} examples?")
-
-
-def _estimate(screen: Any, inquiry: Any) -> None:
-    """Says how long it will take, from what the intact model took."""
-    settings = inquiry.settings
-    whole = [one for one in inquiry.entries("run") if one["split"] == "all"]
-    left = settings.limits.experiments - inquiry.spent().experiments
-    told = (
-        f"[bold]{inquiry.id}[/]: {settings.model} on {settings.task!r}, planner {settings.planner}, at most {left} more "
-        f"experiments of {len(settings.explore)} examples"
-    )
-    if whole:
-        told += f"; the intact model solves {whole[0]['accuracy']:.0%} of {whole[0]['n']}"
-        if whole[0]["intact_seconds"]:
-            each = whole[0]["intact_seconds"] / whole[0]["n"] * len(settings.explore)
-            told += f"; about {screens.span(each * left)}"
-    screen.print(f"{told}.", highlight=False)

@@ -1,5 +1,6 @@
 """The one launcher of everything that runs: shared options, estimate, bars, Ctrl-C, summary and closing lines."""
 
+import contextlib
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -60,9 +61,14 @@ def launch(
     engine: str = "local",
     stages: Sequence[str] | None = None,
     again: str | None = None,
-) -> Any:
-    """Runs an experiment in front of a person; returns its result. `again` is what --run must be to go on, if not `run`."""
+    bars: bool = True,
+) -> Any:  # the one launcher
+    """Runs an experiment in front of a person; returns its result.
+
+    `again` is what --run must be to go on, if not `run`. No bars where something else is asked meanwhile.
+    """
     from sonde import experiments
+    from sonde.core import progress
     from sonde.store import names
 
     screen, name = screens.screen(), run or names.new_run_id()
@@ -70,7 +76,8 @@ def launch(
     todo = [one for one in experiments.pending(experiment, run, runs) if stages is None or one in stages]
     by_stage = {one: took for one, took in experiment.estimate(settings).items() if one in todo} if todo else {}
     screen.print(f"{_model(experiment)}{experiment.headline(settings)}. {_about(todo, by_stage)}", highlight=False)
-    with screens.stopped(screen, _again(again or name)), screens.bars(screen) as told:
+    shown = screens.bars(screen) if bars else contextlib.nullcontext(progress.silent)
+    with screens.stopped(screen, _again(again or name)), shown as told:
         result = experiments.run(
             experiment,
             settings,

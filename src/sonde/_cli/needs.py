@@ -45,13 +45,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "bench leaderboard": _STUDY,
     "bench eval": _STATISTICS,
     "lab depth": _REPORT,
-    "lab measure": _STATISTICS,
+    "lab measure": _STUDY,
     "lab tasks check": _STATISTICS,
-    "lab translate": _STATISTICS,
+    "lab translate": _STUDY,
     "lab run": ("sklearn", *_STUDY),
     "lab fork": ("sklearn", *_STUDY),
-    "lab replay": ("sklearn", *_STATISTICS),
-    "lab mcp": ("mcp", "sklearn", *_STATISTICS),
+    "lab replay": ("sklearn", *_STUDY),
+    "lab mcp": ("mcp", "sklearn", *_STUDY),
 }
 #: What a value of an option needs on top, whichever command has the option.
 OPTIONS = {
@@ -68,8 +68,7 @@ def of(command: str, given: Mapping[str, Any]) -> tuple[str, ...]:
     """The packages that a command needs when it is called with these options."""
     needed = () if (command, given.get("stage")) in LIGHT else COMMANDS.get(command, ())
     chosen = [more for (option, value), more in OPTIONS.items() if given.get(option) == value]
-    drawn = ("matplotlib",) if command == "lab translate" and given.get("figures") else ()
-    return tuple(dict.fromkeys((*needed, *(name for more in chosen for name in more), *drawn)))
+    return tuple(dict.fromkeys((*needed, *(name for more in chosen for name in more))))
 
 
 def check(command: str, given: Mapping[str, Any]) -> None:

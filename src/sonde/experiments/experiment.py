@@ -89,11 +89,13 @@ class Stage:
         name: Its name, also of its file.
         compute: What computes it; may be a coroutine function.
         schema: The kind of its document, as registered.
+        open: Whether each call computes it again, although it is on disk: for what may go on later, such as a conversation.
     """
 
     name: str
     compute: Callable[[Context[Any]], Content | Awaitable[Content]]
     schema: str
+    open: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ class Experiment(Generic[SettingsT]):
         return {}
 
     def report(self, results: Content, run: str) -> page.Report | None:
-        """The page, if the experiment has one."""
+        """The page, if the experiment has one; settings and command are added if it does not say them."""
         return None
 
     def highlights(self, results: Content) -> tuple[page.Table, ...]:

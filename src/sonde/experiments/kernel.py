@@ -24,7 +24,7 @@ from sonde.core import errors, progress
 from sonde.experiments import experiment as experiments
 from sonde.models import identity
 from sonde.report import page
-from sonde.store import documents, layout, names, schemas, seals
+from sonde.store import documents, layout, names, plain, schemas, seals
 
 RESULTS = "results.json"
 ENGINES = ("local", "ray")
@@ -125,7 +125,12 @@ def pending(experiment: experiments.Experiment[Any], run: str | None, runs_dir: 
     if run is None:
         return every
     folder = Path(runs_dir if runs_dir is not None else names.default_runs_dir()) / run
-    return [name for name in every if not experiments.stage_path(folder, name).is_file()]
+    here = {
+        one.name
+        for one in experiment.stages
+        if not _is_open(one) and experiments.stage_path(folder, one.name).is_file()
+    }
+    return [name for name in every if name not in here]
 
 
 def recorded(
@@ -186,7 +191,7 @@ def _steps(experiment: experiments.Experiment[Any], settings: Any, options: tupl
         try:
             with pinned(getattr(settings, "threads", None)):
                 for stage in chosen:
-                    if not context.path(stage.name).exists():
+                    if _is_open(stage) or not context.path(stage.name).exists():
                         yield from _computed(context, stage)
             return _finished(context)
         except (Exception, asyncio.CancelledError) as error:
@@ -214,6 +219,10 @@ def _computed(context: experiments.Context[Any], stage: experiments.Stage | expe
     documents.keep(context.path(stage.name), content)
 
 
+def _is_open(stage: experiments.Stage | experiments.Items) -> bool:
+    return isinstance(stage, experiments.Stage) and stage.open
+
+
 def _value(given: Any) -> _Steps:
     return (yield given) if isinstance(given, Awaitable) else given
 
@@ -234,11 +243,16 @@ def _finished(context: experiments.Context[Any]) -> Result:
     report = experiment.report(results, kept.id)
     written = None
     if report is not None:
-        report = report if report.command else dataclasses.replace(report, command=experiment.command(context.settings))
+        report = dataclasses.replace(
+            report,
+            command=report.command or experiment.command(context.settings),
+            settings=report.settings or context.settings.to_json(),
+        )
         written = page.write(report, kept.folder)
     kept.seal(_loose(kept.folder))
-    if kept.manifest["status"] != "finished":
-        kept.finish(experiment.summary(results))
+    summary = plain.jsonable(experiment.summary(results))
+    if kept.manifest["status"] != "finished" or kept.manifest.get("summary") != summary:
+        kept.finish(summary)
     return Result(kept, results, written, report, experiment.highlights(results))
 
 

@@ -1,7 +1,7 @@
-"""At which depth does each behaviour appear? A model cut off after its first n layers, for every n, continues some prompts.
+"""At which depth each behaviour appears: a model cut off after its first n layers, for every n, continues some prompts.
 
     with sonde.load("smollm2-135m-instruct") as model:
-        found = depths.run(model, depths.Settings(model=model.cfg.model_name), run="depth")
+        found = experiments.run(depths.Depth(model), depths.DepthSettings(model=model.cfg.model_name), run="depth")
     found.results["table"]
 
 Four things are looked for in each continuation, the same way for all:
@@ -17,36 +17,35 @@ Four things are looked for in each continuation, the same way for all:
 continuations of the OTHER prompts, at any depth, would pass for the format or the answer; and how often the same tokens in
 a drawn order would pass for grammatical. A likelihood is no grammar: it is the nearest that can be measured without a judge.
 
-Every n is a file in the run's folder, and the same run goes on where it was stopped. Costs a short generation and two forward
-passes for every n.
+Every n is an item, kept as it is finished. Costs a short generation and two forward passes for every n.
 """
 
 import dataclasses
+import functools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
 import pydantic
 
-from sonde import store
+from sonde import experiments
 from sonde.analysis import fluency
 from sonde.core import errors, spans
+from sonde.core import settings as core_settings
 from sonde.lab import corruptions, measuring, texts
-from sonde.models import identity
 from sonde.models import model as models_model
 from sonde.report import charts, page
-from sonde.store import damage, documents, schemas
+from sonde.store import schemas
 
-KIND, RESULTS = "depth", "results.json"
 REPEATS, FORMAT, GRAMMATICAL, RIGHT = "repeats the last token", "notices the format", "grammatical", "right"
 BEHAVIOURS = (REPEATS, FORMAT, GRAMMATICAL, RIGHT)
 ECHO = 3
 #: Tokens of the ordinary texts that grammar is held against.
 ORDINARY = 64
-Tell = Callable[[str, int, int], None]
+_RIGHT = r"(?i)^\s*"
 
 
 class _Said(pydantic.BaseModel):
@@ -71,7 +70,13 @@ class _Depth(pydantic.BaseModel):
     prompts: Annotated[list[_Said], pydantic.Field(min_length=1)]
 
 
-DEPTH_KIND = schemas.register("depth of a model", _Depth)
+class _Depths(pydantic.BaseModel):
+    depths: Annotated[list[_Depth], pydantic.Field(min_length=1)]
+
+
+DEPTH = schemas.register("depth of a model", _Depth)
+DEPTHS = schemas.register("stage of depths", _Depths)
+RESULTS = schemas.register("results of the depths of a model", schemas.Data)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,47 +122,6 @@ PROMPTS = (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What is to be done.
-
-    Attributes:
-        model: The model's name.
-        prompts: The prompts.
-        words: Tokens of each continuation.
-        seed: Draws the order of the control's tokens.
-    """
-
-    model: str
-    prompts: tuple[Prompt, ...] = PROMPTS
-    words: int = 16
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Checks what can be checked without a model."""
-        names = [one.name for one in self.prompts]
-        empty = [one.name for one in self.prompts if not one.text or one.text != one.text.rstrip()]
-        if not names or len(set(names)) < len(names) or empty:
-            raise errors.RequestError(
-                f"prompts need different names and a text that ends in no space, got {names}"
-                + (f"; look at {empty[0]!r}" if empty else "")
-            )
-        if self.words < ECHO:
-            raise errors.RequestError(f"a continuation needs at least {ECHO} tokens, got {self.words}")
-
-    def to_json(self) -> dict[str, Any]:
-        """The settings as JSON data."""
-        return dataclasses.asdict(self) | {"prompts": [dataclasses.asdict(one) for one in self.prompts]}
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """A finished run: its folder, and all that was found."""
-
-    folder: Path
-    results: dict[str, Any]
-
-
 def prompt_of(text: str, answer: str = "", *, name: str = "") -> Prompt:
     """A prompt of one's own; what is due after it is what its answer is made of: digits, letters, or its other characters."""
     wanted = answer.strip()
@@ -167,58 +131,104 @@ def prompt_of(text: str, answer: str = "", *, name: str = "") -> Prompt:
         due = r"^\s*[^\W\d_]{2}"
     else:
         due = f"^\\s*[{re.escape(wanted)}]" if wanted else ""
-    return Prompt(name=name or text[-24:], text=text, due=due, right=f"(?i)^\\s*{re.escape(wanted)}" if wanted else "")
+    return Prompt(name=name or text[-24:], text=text, due=due, right=f"{_RIGHT}{re.escape(wanted)}" if wanted else "")
 
 
-def run(
-    model: models_model.Model,
-    settings: Settings,
-    *,
-    run: str | None = None,
-    runs_dir: Path | str | None = None,
-    tell: Tell = lambda doing, done, of: None,
-) -> Found:
-    """Measures the depths that are not on disk yet, and writes `results.json`.
+class DepthSettings(core_settings.Settings):
+    """What is to be done."""
 
-    Args:
-        model: The model.
-        settings: What is to be done.
-        run: A name for the run; an existing one is resumed.
-        runs_dir: Where runs are kept.
-        tell: Called with what is done, how much of it, and of how much.
+    model: str = core_settings.field(..., "The model's name.")
+    prompts: tuple[Prompt, ...] = core_settings.field(PROMPTS, "The prompts.", option="")
+    words: int = core_settings.field(16, "Tokens of each continuation.", ge=ECHO)
+    seed: int = core_settings.field(0, "Draws the order of the control's tokens.", ge=0)
 
-    Raises:
-        RequestError: The settings are another model's, or a run of that name has others.
-    """
-    if settings.model != model.cfg.model_name:
-        raise errors.RequestError(f"the settings are for {settings.model!r}, the model is {model.cfg.model_name!r}")
-    told, held = settings.to_json(), identity.of(model)
-    kept = store.Run.take_up(runs_dir, kind=KIND, model=held, settings=told, seed=settings.seed, id=run)
-    identity.check(kept.manifest["model"], held, what=f"run {kept.id}")
-    count, depths = int(model.cfg.n_layers), []
-    limit: float | None = None
-    for layers in range(1, count + 1):
-        path = kept.folder / "stages" / f"first-{layers}.json"
-        if not path.is_file():
-            limit = _ordinary(model) if limit is None else limit
-            documents.keep(path, _measured(model, settings, layers, limit))
-        depths.append(documents.kept(path, DEPTH_KIND))
-        if len(depths[-1]["prompts"]) != len(settings.prompts):
-            raise damage.Damage(
-                path, f"it is about {len(depths[-1]['prompts'])} prompts, expected {len(settings.prompts)}"
-            ).error()
-        tell("layers", layers, count)
-    results = {"study": KIND, "settings": told, "n_layers": count, "depths": depths}
-    results["table"] = table(settings, depths)
-    documents.write_results(kept.folder / RESULTS, results)
-    if kept.status != "finished":
-        kept.finish(
-            {"right from": {row["prompt"]: row["first"] for row in results["table"] if row["behaviour"] == RIGHT}}
-        )
-    return Found(kept.folder, json.loads((kept.folder / RESULTS).read_text(encoding="utf-8")))
+    @pydantic.field_validator("prompts")
+    @classmethod
+    def _told_apart(cls, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+        names = [one.name for one in prompts]
+        empty = [one.name for one in prompts if not one.text or one.text != one.text.rstrip()]
+        if not names or len(set(names)) < len(names) or empty:
+            raise ValueError(
+                f"prompts need different names and a text that ends in no space, got {names}"
+                + (f"; look at {empty[0]!r}" if empty else "")
+            )
+        return prompts
 
 
-def table(settings: Settings, depths: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _items(context: experiments.Context[Any]) -> list[dict[str, int]]:
+    at: Any = context.experiment
+    return [{"layers": layers} for layers in range(1, int(at.model.cfg.n_layers) + 1)]
+
+
+def _work(context: experiments.Context[Any], item: Mapping[str, int]) -> dict[str, Any]:
+    at: Any = context.experiment
+    with at.model.packed():
+        return _measured(at.model, context.settings, item["layers"], at.limit)
+
+
+def _join(context: experiments.Context[Any], made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    asked = len(context.settings.prompts)
+    for one in made:
+        if len(one["prompts"]) != asked:
+            raise errors.DamagedError(
+                f"{context.folder}: depth {one['layers']} is about {len(one['prompts'])} prompts, expected {asked}"
+            )
+    return {"depths": made}
+
+
+class Depth(experiments.Experiment[DepthSettings]):
+    """The experiment."""
+
+    kind, verb, results_kind = "depth", ("lab", "depth"), RESULTS
+    settings_type = DepthSettings
+    stages = (experiments.Items("depths", DEPTHS, _items, _work, DEPTH, _join),)
+    model: models_model.Model
+
+    @functools.cached_property
+    def limit(self) -> float:
+        """Nats per token that the whole model gives to the most predictable of some ordinary texts."""
+        return _ordinary(self.model)
+
+    def check(self, settings: DepthSettings) -> None:
+        """Refuses another model's settings."""
+        if settings.model != self.model.cfg.model_name:
+            raise errors.RequestError(
+                f"the settings are for {settings.model!r}, the model is {self.model.cfg.model_name!r}"
+            )
+
+    def headline(self, settings: DepthSettings) -> str:
+        """Sizes."""
+        return f"{self.model.cfg.n_layers} depths, {len(settings.prompts)} prompts, {settings.words} tokens each"
+
+    def results(self, context: experiments.Context[DepthSettings]) -> dict[str, Any]:
+        """All depths, and the table."""
+        settings, measured = context.settings, context.found("depths")["depths"]
+        told = {"study": self.kind, "settings": settings.to_json(), "n_layers": int(self.model.cfg.n_layers)}
+        return told | {"depths": measured, "table": table(settings, measured)}
+
+    def summary(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """Where each prompt is first continued rightly."""
+        return {"right from": {row["prompt"]: row["first"] for row in results["table"] if row["behaviour"] == RIGHT}}
+
+    def report(self, results: Mapping[str, Any], run: str) -> page.Report:
+        """The table, a picture of it, and what was said."""
+        return report(results)
+
+    def highlights(self, results: Mapping[str, Any]) -> tuple[page.Table, ...]:
+        """Prompts by behaviours."""
+        return report(results).sections[0].tables[:1]
+
+    def command(self, settings: DepthSettings) -> str:
+        """The command, with the prompts of one's own."""
+        own = [one for one in settings.prompts if one not in PROMPTS]
+        words = [super().command(settings), *(() if PROMPTS[0] in settings.prompts else ("--own",))]
+        for one in own:
+            answer = re.sub(r"\\(.)", r"\1", one.right.removeprefix(_RIGHT))
+            words += ["--prompt", shlex.quote(one.text), "--answer", shlex.quote(answer)]
+        return " ".join(words)
+
+
+def table(settings: DepthSettings, depths: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Prompts by behaviours: where each first holds, from where on it stays, and how often chance would pass for it."""
     rows = []
     for at, prompt in enumerate(settings.prompts):
@@ -233,7 +243,7 @@ def table(settings: Settings, depths: Sequence[Mapping[str, Any]]) -> list[dict[
     return rows
 
 
-def report(results: Mapping[str, Any], command: str = "sonde lab depth") -> page.Report:
+def report(results: Mapping[str, Any]) -> page.Report:
     """The table, a picture of it, and what was said."""
     names = [one["name"] for one in results["settings"]["prompts"]]
     cells = {(row["prompt"], row["behaviour"]): row for row in results["table"]}
@@ -265,7 +275,6 @@ def report(results: Mapping[str, Any], command: str = "sonde lab depth") -> page
         summary=tuple(sentences(results)),
         sections=(section, page.Section("What was said", tables=(said,))),
         settings=results["settings"],
-        command=command,
     )
 
 
@@ -283,7 +292,7 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
 _VERBS = {REPEATS: "repeats the last token", FORMAT: "notices the format", GRAMMATICAL: "reads like text", RIGHT: "is right"}  # fmt: skip
 
 
-def _measured(model: models_model.Model, settings: Settings, layers: int, limit: float) -> dict[str, Any]:
+def _measured(model: models_model.Model, settings: DepthSettings, layers: int, limit: float) -> dict[str, Any]:
     """What the first layers make of each prompt."""
     specs = corruptions.parse(f"keep-first:{layers}", int(model.cfg.n_layers)).bound(model)
     prompts = [tuple(model.tokenizer.encode(one.text)) for one in settings.prompts]
@@ -331,7 +340,7 @@ def _fluent(said: Sequence[int], loss: float | None, limit: float) -> bool:
 
 
 def _chance(
-    settings: Settings, depths: Sequence[Mapping[str, Any]], at: int, behaviour: str
+    settings: DepthSettings, depths: Sequence[Mapping[str, Any]], at: int, behaviour: str
 ) -> dict[str, float | int | None]:
     """How often something else would pass for it; None for what nothing else can be asked about."""
     if behaviour == GRAMMATICAL:

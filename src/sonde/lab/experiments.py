@@ -1,4 +1,4 @@
-"""What does a corrupted model still know? One experiment: one corruption, one task, some examples.
+"""One experiment of an inquiry: what a corrupted model still knows, for one corruption, one task, some examples.
 
     bench = experiments.Experiments(model, task)
     bench.solved                                        # examples the intact model gets right
@@ -32,7 +32,7 @@ NEW_TOKENS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Measured:
     """What an experiment gave: the fields of a run, and what each example gave."""
 
     body: dict[str, Any]
@@ -125,7 +125,7 @@ class Experiments:
         far = np.linalg.norm(points - points[corruption.layers[0]], axis=1)
         return [self.parse(f"skip:{layer}") for layer in np.argsort(far, kind="stable")[1 : count + 1]]
 
-    def measure(self, corruption: corruptions.Corruption, examples: Sequence[int]) -> Found:
+    def measure(self, corruption: corruptions.Corruption, examples: Sequence[int]) -> Measured:
         """Measures a corruption on some examples."""
         began, before = time.monotonic(), self.intact
         if corruption.kind == "none" and tuple(examples) == before.indices:
@@ -152,7 +152,7 @@ class Experiments:
             **summary(rows),
             "seconds": round(time.monotonic() - began, 3),
         }
-        return Found(body, tuple(rows))
+        return Measured(body, tuple(rows))
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

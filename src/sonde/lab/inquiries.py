@@ -1,4 +1,4 @@
-"""What is one inquiry: which question, with which examples, under which limits, and what belongs to it?
+"""One inquiry of the log: its question, its examples, its limits, and what belongs to it.
 
     inquiry = inquiries.begin(book, settings)
     inquiry = inquiries.opened(book, "q1")
@@ -8,57 +8,37 @@ An inquiry is one run of the research loop: one model, one task, one planner, on
 first calls of another inquiry, with all they led to, and goes on from there. Costs a query.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sonde import store
 from sonde.core import errors
+from sonde.core import settings as core_settings
 from sonde.lab import budget, log
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How an inquiry is run.
+class InquirySettings(core_settings.Settings):
+    """How an inquiry is run, as the log has it: what was chosen, and what was drawn from that."""
 
-    Attributes:
-        model: Name of the model.
-        task: Name of the task.
-        n_layers: Layers of the model.
-        planner: Who decides what is tried.
-        seed: Draws the split, the controls and the planner's choices.
-        limits: The budget.
-        explore: Examples to explore with.
-        held_out: Examples that only registered predictions and their controls may see.
-        approve: Whether every experiment waits for a person's yes.
-        more: What else the planner was told.
-        held: The model's record: see `models.identity`.
-    """
-
-    model: str
-    task: str
-    n_layers: int
-    planner: str = "search"
-    seed: int = 0
-    limits: budget.Limits = dataclasses.field(default_factory=budget.Limits)
-    explore: tuple[int, ...] = ()
-    held_out: tuple[int, ...] = ()
-    approve: bool = False
-    more: dict[str, Any] = dataclasses.field(default_factory=dict)
-    held: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """The settings as JSON data."""
-        return dataclasses.asdict(self)
+    model: str = core_settings.field(..., "Name of the model.")
+    task: str = core_settings.field(..., "Name of the task.")
+    n_layers: int = core_settings.field(..., "Layers of the model.")
+    planner: str = core_settings.field("search", "Who decides what is tried.")
+    seed: int = core_settings.field(0, "Draws the split, the controls and the planner's choices.")
+    limits: budget.Limits = core_settings.field(budget.Limits(), "The budget.")
+    explore: tuple[int, ...] = core_settings.field((), "Examples to explore with.")
+    held_out: tuple[int, ...] = core_settings.field(
+        (), "Examples that only registered predictions and their controls may see."
+    )
+    approve: bool = core_settings.field(False, "Whether every experiment waits for a person's yes.")
+    more: dict[str, Any] = core_settings.field({}, "What else the planner was told.")
+    held: dict[str, Any] = core_settings.field({}, "The model's record: see `models.identity`.")
 
     @classmethod
-    def read(cls, body: Any) -> "Settings":
-        """Reads what `to_json` wrote."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        fields = {name: value for name, value in body.items() if name in names}
-        fields["limits"] = budget.Limits(**fields["limits"])
-        fields |= {name: tuple(fields[name]) for name in ("explore", "held_out")}
-        return cls(**fields)
+    def read(cls, body: Any) -> "InquirySettings":
+        """Reads what `to_json` wrote, among other things."""
+        return cls(**{name: body[name] for name in cls.model_fields if name in body})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +54,7 @@ class Inquiry:
 
     book: log.Log
     id: str
-    settings: Settings
+    settings: InquirySettings
     parts: tuple[tuple[str, int | None], ...]
 
     def entries(self, kind: str | None = None, *, own: bool = False) -> list[log.Entry]:
@@ -127,7 +107,9 @@ class Inquiry:
         return ends[-1] if ends else None
 
 
-def begin(book: log.Log, settings: Settings, *, parent: str | None = None, at: int = 0) -> Inquiry:
+def begin(
+    book: log.Log, settings: InquirySettings, *, parent: str | None = None, at: int = 0, run: store.Run | None = None
+) -> Inquiry:
     """Writes a new inquiry into the log.
 
     Args:
@@ -135,6 +117,7 @@ def begin(book: log.Log, settings: Settings, *, parent: str | None = None, at: i
         settings: How it is run.
         parent: For a fork: the inquiry whose past it takes over.
         at: For a fork: how many of the parent's calls.
+        run: The run that it is.
 
     Raises:
         SelectorError: There is no such parent.
@@ -142,30 +125,48 @@ def begin(book: log.Log, settings: Settings, *, parent: str | None = None, at: i
     """
     last = None
     if parent is not None:
-        calls = opened(book, parent).entries("call", own=True)
-        if not 0 <= at <= len(calls):
-            raise errors.RequestError(
-                f"{parent} has {len(calls)} calls, so a fork begins at 0 to {len(calls)}, got {at}"
-            )
+        calls = forkable(book, parent, at)
         last = calls[at - 1].seq if at else log.number(parent)
     body = settings.to_json() | {"parent": parent, "at": at if parent else None, "last": last}
+    if run is not None:
+        body |= {"run": run.id, "created": run.manifest["created"]}
     made = book.append("inquiry", None, body, cites=(parent,) if parent else ())
     return opened(book, made.id)
 
 
-def opened(book: log.Log, id: str) -> Inquiry:
-    """An inquiry of the log; `last` is the newest one.
+def forkable(book: log.Log, parent: str, at: int) -> list[log.Entry]:
+    """The calls of an inquiry, if a fork can take over so many of them.
+
+    Raises:
+        SelectorError: There is no such inquiry.
+        RequestError: It has not so many calls.
+    """
+    calls = opened(book, parent).entries("call", own=True)
+    if not 0 <= at <= len(calls):
+        raise errors.RequestError(f"{parent} has {len(calls)} calls, so a fork begins at 0 to {len(calls)}, got {at}")
+    return calls
+
+
+def of_run(book: log.Log, run: store.Run) -> Inquiry | None:
+    """The inquiry that a run is, None if it has not begun; one of a deleted run of that name is another."""
+    mine = (run.id, run.manifest["created"])
+    found = [one for one in book.entries("inquiry") if (one["run"], one["created"]) == mine]
+    return opened(book, found[0].id) if found else None
+
+
+def opened(book: log.Log, id: str, *, but: str | None = None) -> Inquiry:
+    """An inquiry of the log; `last` is the newest one that is not the run `but`.
 
     Raises:
         SelectorError: There is none.
     """
     if id == "last":
-        newest = book.read("SELECT MAX(seq) FROM entries WHERE kind = 'inquiry'")[0][0]
-        if newest is None:
+        others = [one.id for one in book.entries("inquiry") if but is None or one["run"] != but]
+        if not others:
             raise errors.SelectorError(
                 f"there is no inquiry in {book.path} yet; begin one with: sonde lab run --task NAME"
             )
-        id = f"q{newest}"
+        id = others[-1]
     log.number(id, "inquiry")
     entry = book.get(id)
     parts: list[tuple[str, int | None]] = [(id, None)]
@@ -173,7 +174,7 @@ def opened(book: log.Log, id: str) -> Inquiry:
     while above["parent"]:
         parts.insert(0, (above["parent"], above["last"]))
         above = book.get(above["parent"])
-    return Inquiry(book, id, Settings.read(entry.body), tuple(parts))
+    return Inquiry(book, id, InquirySettings.read(entry.body), tuple(parts))
 
 
 def listed(book: log.Log) -> Sequence[Inquiry]:

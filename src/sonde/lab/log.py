@@ -54,16 +54,8 @@ LETTERS: Mapping[str, str] = {
 KINDS: Mapping[str, str] = {letter: kind for kind, letter in LETTERS.items()}
 #: What is kept of each example of a run.
 EXAMPLE = (
-    "example",
-    "prompt",
-    "answer",
-    "completion",
-    "loss",
-    "correct",
-    "intact_completion",
-    "intact_loss",
-    "intact_correct",
-)
+    "example", "prompt", "answer", "completion", "loss", "correct", "intact_completion", "intact_loss", "intact_correct",
+)  # fmt: skip
 #: What of a run has a column of its own, to be searched quickly; everything is in its body too.
 RUN = (
     "model", "task", "corruption", "corruption_kind", "layers", "split", "prediction", "control", "n",
@@ -254,8 +246,7 @@ class Log:
 
     def entries(self, kind: str | None = None, inquiry: str | None = None, *, after: int = 0) -> list[Entry]:
         """Entries in their order, of one kind or one inquiry if asked, from number `after` + 1."""
-        wanted = {"kind": kind, "inquiry": inquiry}
-        given = {name: value for name, value in wanted.items() if value is not None}
+        given = {name: value for name, value in (("kind", kind), ("inquiry", inquiry)) if value is not None}
         where = " AND ".join(["seq > ?", *(f"{name} = ?" for name in given)])
         rows = self.read(f"SELECT * FROM entries WHERE {where} ORDER BY seq", (after, *given.values()))  # noqa: S608
         return [_entry(row) for row in rows]

@@ -1,11 +1,11 @@
-"""How does an inquiry run? The planner says what to do, the desk does it, the log remembers, until the planner stops.
+"""The loop of an inquiry: the planner says what to do, the desk does it, the log remembers, until the planner stops.
 
     inquiry = loop.begin(book, bench, planner="search", seed=0, limits=budget.Limits(30))
     end = loop.conduct(desk.Desk(bench, inquiry), search.SearchPlanner())
 
 Whatever stops it (Ctrl-C, a dead server, a killed process), the log is whole, and `conduct` on the same inquiry takes it
 up: a planner that replays is told what it was told before, another one reads the log. A fork is an inquiry that begins
-with the first calls of another. `replay` makes all calls of an inquiry again, in a new one, and says what differs.
+with the first calls of another. `replay` makes all calls of an inquiry again, in a new one, and `compared` says what differs.
 
 Costs the experiments.
 """
@@ -29,13 +29,19 @@ _NUMBERS = ("kept", "accuracy", "loss_delta", "success", "recovery", "auroc")
 
 
 def begin(book: log.Log, bench: experiments.Experiments, *, most: int = EXAMPLES, **settings: Any) -> inquiries.Inquiry:
-    """Begins an inquiry: the intact model is measured on the whole task, and its solved examples are split.
+    """Begins an inquiry: see `settings_of` and `measure_intact`."""
+    inquiry = inquiries.begin(book, settings_of(bench, most=most, **settings))
+    measure_intact(bench, inquiry)
+    return inquiry
+
+
+def settings_of(bench: experiments.Experiments, *, most: int = EXAMPLES, **chosen: Any) -> inquiries.InquirySettings:
+    """Settings of an inquiry: the intact model is measured on the whole task, and its solved examples are split.
 
     Args:
-        book: The log.
         bench: Model and task.
         most: Examples on each side of the split at most.
-        **settings: Further `inquiries.Settings`: planner, seed, limits, approve, more.
+        **chosen: Further `inquiries.InquirySettings`: planner, seed, limits, approve, more.
 
     Raises:
         BudgetError: The budget is zero.
@@ -46,16 +52,20 @@ def begin(book: log.Log, bench: experiments.Experiments, *, most: int = EXAMPLES
         "task": bench.task.name,
         "n_layers": bench.n_layers,
         "held": bench.held,
-    } | settings
-    made = inquiries.Settings(**given)
+    } | chosen
+    made = inquiries.InquirySettings(**given)
     budget.check(made.limits, budget.Spent())
     explore, held_out = experiments.split(bench.solved, made.seed, most=most)
-    made = inquiries.Settings(**given, explore=explore, held_out=held_out)
-    inquiry = inquiries.begin(book, made)
+    return inquiries.InquirySettings(**given, explore=explore, held_out=held_out)
+
+
+def measure_intact(bench: experiments.Experiments, inquiry: inquiries.Inquiry) -> None:
+    """Writes down how the intact model does on the whole task, unless that was done."""
+    if inquiry.entries("run"):
+        return
     whole = bench.measure(bench.parse("none"), range(len(bench.task.examples)))
     more = {"split": "all", "prediction": None, "control": None, "intact_seconds": bench.intact_seconds}
     inquiry.append("run", whole.body | more, examples=whole.examples)
-    return inquiry
 
 
 def conduct(
@@ -162,28 +172,54 @@ class Repeated:
     same: bool
 
 
-def replay(bench: experiments.Experiments, inquiry: inquiries.Inquiry) -> tuple[inquiries.Inquiry, list[Repeated]]:
+class Repeater:
+    """The planner that makes the calls of another inquiry again, citing what they make now."""
+
+    name, replays = "replay", True
+
+    def __init__(self, old: inquiries.Inquiry) -> None:
+        """Takes the inquiry to make again."""
+        self._old = old
+
+    def steps(self, inquiry: inquiries.Inquiry) -> planning.Steps:
+        """The same calls; says how many came out differently."""
+        names = dict[str, str]()
+        for entry in self._old.entries("call"):
+            reply = yield planning.Call(entry["tool"], _renamed(entry["arguments"], names))
+            names |= dict(zip(entry["made"], reply.made, strict=False))
+        rows = compared(self._old, inquiry)
+        different = sum(not one.same for one in rows)
+        return f"A replay of {self._old.id}: {different} of {len(rows)} calls came out differently."
+
+
+def replay(bench: experiments.Experiments, old: inquiries.Inquiry) -> tuple[inquiries.Inquiry, list[Repeated]]:
     """Makes all calls of an inquiry again, in a new inquiry with the same examples, and compares.
 
     Raises:
         RequestError: It is about another model; says what differs.
     """
-    bench.check(inquiry.settings.held, what=inquiry.id)
-    fields = inquiry.settings.to_json() | {"approve": False}
-    fields["more"] = {**inquiry.settings.more, "replay_of": inquiry.id}
-    fresh = inquiries.begin(inquiry.book, inquiries.Settings.read(fields))
-    at, names, rows = desk.Desk(bench, fresh), dict[str, str](), list[Repeated]()
-    for number, entry in enumerate(inquiry.entries("call")):
-        reply = at.call(entry["tool"], _renamed(entry["arguments"], names))
-        names |= dict(zip(entry["made"], reply.made, strict=False))
-        gaps = _gaps(entry["result"], reply.result)
-        gap = max(gaps, default=None)
-        same = reply.outcome == entry["outcome"] and (gap is None or gap <= TOLERANCE)
-        same = same and reply.result.get("status") == entry["result"].get("status")
-        rows.append(Repeated(number, entry["tool"], tuple(entry["made"]), reply.made, gap, same))
-    told = sum(not one.same for one in rows)
-    fresh.append("end", {"why": f"A replay of {inquiry.id}: {told} of {len(rows)} calls came out differently."})
-    return fresh, rows
+    bench.check(old.settings.held, what=old.id)
+    fresh = inquiries.begin(old.book, replayed(old))
+    conduct(desk.Desk(bench, fresh), Repeater(old))
+    return fresh, compared(old, fresh)
+
+
+def replayed(old: inquiries.Inquiry) -> inquiries.InquirySettings:
+    """The settings of a replay: those of the inquiry, without anybody's yes."""
+    more = {**old.settings.more, "replay_of": old.id}
+    return inquiries.InquirySettings.read(old.settings.to_json() | {"approve": False, "more": more})
+
+
+def compared(old: inquiries.Inquiry, fresh: inquiries.Inquiry) -> list[Repeated]:
+    """The calls of an inquiry beside those of its replay."""
+    rows = list[Repeated]()
+    pairs = zip(old.entries("call"), fresh.entries("call", own=True), strict=False)
+    for number, (before, after) in enumerate(pairs):
+        gap = max(_gaps(before["result"], after["result"]), default=None)
+        same = after["outcome"] == before["outcome"] and (gap is None or gap <= TOLERANCE)
+        same = same and after["result"].get("status") == before["result"].get("status")
+        rows.append(Repeated(number, before["tool"], tuple(before["made"]), tuple(after["made"]), gap, same))
+    return rows
 
 
 def _gaps(before: Any, after: Any) -> list[float]:

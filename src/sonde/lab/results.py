@@ -1,18 +1,17 @@
-"""What came of an inquiry? A Results page: findings, their evidence, what was refuted, and figures.
+"""The Results page of an inquiry: findings, their evidence, what was refuted, and figures.
 
-    results.write(inquiry, "results/lab/q1")        # report.html, results.json, results.md, figures/*.png
+    results.report(inquiry)
 
 The page says nothing that is not in the log: every claim stands with the runs it rests on, and what failed stands beside
 what held. Costs a second or so.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sonde.lab import correcting, exporting, inquiries, log, rules, verdicts
+from sonde.lab import correcting, inquiries, log, rules, verdicts
 from sonde.report import charts, page, wording
 from sonde.store import documents
 
@@ -21,20 +20,7 @@ SHOWN_ANSWERS = 8
 _PACKAGES = ("sonde", "torch", "transformers")
 
 
-def write(inquiry: inquiries.Inquiry, folder: Path | str, *, command: str = "") -> Path:
-    """Writes page, figures, results.json and results.md; returns the page's path.
-
-    Raises:
-        StoreError: The folder cannot be written.
-        MissingExtraError: matplotlib or plotly is not installed.
-    """
-    place = Path(folder)
-    exporting.write(inquiry, place / "results.json")
-    exporting.write(inquiry, place / "results.md")
-    return page.write(report(inquiry, command=command), place)
-
-
-def report(inquiry: inquiries.Inquiry, *, command: str = "") -> page.Report:
+def report(inquiry: inquiries.Inquiry) -> page.Report:
     """The page as data."""
     settings = inquiry.settings
     sections = [
@@ -85,7 +71,6 @@ def report(inquiry: inquiries.Inquiry, *, command: str = "") -> page.Report:
         sections=tuple(sections),
         settings=shown,
         versions={name: documents.package_version(name) or "?" for name in _PACKAGES},
-        command=command,
     )
 
 

@@ -13,10 +13,11 @@ words of lower-case letters. Two examples of one prompt are one, whatever their 
 """
 
 import dataclasses
+import hashlib
 import importlib.resources
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,12 @@ def read(path: Path | str | None = None) -> tuple[dict[str, Task], list[str]]:
             problems.append(f"two tasks are called {task.name!r}; rename one")
         found.setdefault(task.name, task)
     return found, problems
+
+
+def digest(tasks: Iterable[Task]) -> str:
+    """What tells tasks from any others: SHA-256 of all they hold."""
+    held = [one.to_json() for one in tasks]
+    return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
 
 
 def write(tasks: Sequence[Task], path: Path | str) -> None:

@@ -1,10 +1,12 @@
 """The table of depths: what counts as a behaviour, where it first appears, and the control."""
 
 import json
+import shlex
 
 import pytest
 
 import sonde
+from sonde import experiments
 from sonde.core import errors
 from sonde.lab import depths
 from sonde.report import page
@@ -45,7 +47,7 @@ def test_the_table_says_where_a_behaviour_first_holds_and_from_where_it_stays():
     prompts = (depths.Prompt(name="a", text="a", due=r"\d"), depths.Prompt(name="b", text="b", due="a"))
     rows = {
         (row["prompt"], row["behaviour"]): row
-        for row in depths.table(depths.Settings(model="m", prompts=prompts), measured)
+        for row in depths.table(depths.DepthSettings(model="m", prompts=prompts), measured)
     }
     assert [rows["a", name][key] for name in depths.BEHAVIOURS[:2] for key in ("first", "stays")] == [1, None, 2, 4]
     assert (rows["a", depths.GRAMMATICAL]["first"], rows["a", depths.FORMAT]["chance"]) == (None, 0.0)
@@ -56,10 +58,11 @@ def test_the_table_says_where_a_behaviour_first_holds_and_from_where_it_stays():
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     with sonde.load("tiny-llama") as model:
-        chosen = depths.Settings(
+        chosen = depths.DepthSettings(
             model="tiny-llama", words=6, prompts=(*depths.PROMPTS, depths.prompt_of("Mine is", "yours"))
         )
-        yield depths.run(model, chosen, run="first", runs_dir=tmp_path_factory.mktemp("runs")), model, chosen
+        runs = tmp_path_factory.mktemp("runs")
+        yield experiments.run(depths.Depth(model), chosen, run="first", runs_dir=runs), model, chosen
 
 
 def test_the_first_n_layers_say_what_the_bare_model_cut_off_there_says(found):
@@ -78,11 +81,30 @@ def test_the_first_n_layers_say_what_the_bare_model_cut_off_there_says(found):
 
 def test_a_stopped_run_measures_only_what_is_missing_and_comes_out_the_same(found):
     before, model, chosen = found
-    (before.folder / "stages" / "first-3.json").unlink()
-    again = depths.run(model, chosen, run="first", runs_dir=before.folder.parent)
-    assert again.results == before.results
+    stages, told = before.folder / "stages", []
+    (stages / "depths.json").unlink()
+    (stages / "depths" / "00002.json").unlink()
+    again = experiments.run(
+        depths.Depth(model),
+        chosen,
+        run="first",
+        runs_dir=before.folder.parent,
+        on_progress=lambda now: told.append(now.done),
+    )
+    assert told == [1, 2, 3, 4]
+    assert {**again.results, "timing": 0} == {**before.results, "timing": 0}
+    assert again.run.verify() == []
+    other = depths.DepthSettings(model="tiny-llama", words=7)
     with pytest.raises(errors.RequestError, match="other settings"):
-        depths.run(model, depths.Settings(model="tiny-llama", words=7), run="first", runs_dir=before.folder.parent)
+        experiments.run(depths.Depth(model), other, run="first", runs_dir=before.folder.parent)
+
+
+def test_the_command_on_the_page_asks_for_the_same(found):
+    _, model, chosen = found
+    words = shlex.split(depths.Depth(model).command(chosen))
+    assert words == ["sonde", "lab", "depth", "--model", "tiny-llama", "--words", "6", "--prompt", "Mine is", "--answer", "yours"]  # fmt: skip
+    alone = depths.DepthSettings(model="tiny-llama", prompts=(depths.prompt_of("x", "a(b c"),))
+    assert shlex.split(depths.Depth(model).command(alone))[-5:] == ["--own", "--prompt", "x", "--answer", "a(b c"]
 
 
 def test_the_report_has_the_table_and_the_picture(found, tmp_path):
@@ -95,4 +117,4 @@ def test_the_report_has_the_table_and_the_picture(found, tmp_path):
 @pytest.mark.parametrize("wrong", [{"prompts": ()}, {"prompts": (depths.PROMPTS[0],) * 2}, {"words": 1}, {"prompts": (depths.Prompt(name="a", text="a "),)}])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(errors.RequestError):
-        depths.Settings(model="m", **wrong)
+        depths.DepthSettings(model="m", **wrong)

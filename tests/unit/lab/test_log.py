@@ -12,7 +12,7 @@ import pytest
 from sonde.core import errors
 from sonde.lab import budget, exporting, inquiries, log, log_query
 
-SETTINGS = inquiries.Settings(model="m", task="t", n_layers=4, explore=(0, 1), held_out=(2, 3))
+SETTINGS = inquiries.InquirySettings(model="m", task="t", n_layers=4, explore=(0, 1), held_out=(2, 3))
 
 
 def run_of(corruption, kept, **more):

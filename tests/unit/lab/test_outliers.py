@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from sonde.lab import desk, loop, outliers, results, summaries
+from sonde.lab import desk, exporting, loop, outliers, results, summaries
 from sonde.lab.planners import openai, search
+from sonde.report import page
 
 
 def layers(seed, count=16):
@@ -111,11 +112,11 @@ def test_the_search_sweeps_first(begun):
 def test_the_results_page_shows_what_size_explains(begun, tmp_path):
     at = begun(6)
     loop.conduct(at, search.SearchPlanner())
-    text = results.write(at.inquiry, tmp_path).read_text(encoding="utf-8")
+    text = page.write(results.report(at.inquiry), tmp_path).read_text(encoding="utf-8")
     assert "what its norm and block influence explain" in text
     (entry,) = at.inquiry.entries("sweep")
     assert (tmp_path / "figures" / f"sweep-{entry.id}.png").stat().st_size > 1000
-    assert f"- {entry.id}: sweep" in (tmp_path / "results.md").read_text(encoding="utf-8")
+    assert f"- {entry.id}: sweep" in exporting.markdown(at.inquiry)
 
 
 def test_a_sweep_waits_for_a_yes_like_any_experiment(begun):

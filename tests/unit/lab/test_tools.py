@@ -428,7 +428,7 @@ def test_a_fork_goes_on_from_a_call_of_another_inquiry(begun, book):
 
 
 def finding(book, status, corruption="skip:2", relation="below", held=None, **more):
-    settings = inquiries.Settings(model="m", task="t", n_layers=4, held=held or {})
+    settings = inquiries.InquirySettings(model="m", task="t", n_layers=4, held=held or {})
     one = inquiries.begin(book, settings)
     guess = one.append("hypothesis", {"statement": "x"})
     body = {"hypothesis": guess.id, "corruption": corruption, "measure": "kept", "relation": relation, "value": 0.5}
@@ -473,9 +473,9 @@ def test_the_pooled_evidence_counts_an_example_once(book):
 
 
 def test_inquiries_about_different_things_are_not_combined(book):
-    other = inquiries.begin(book, inquiries.Settings(model="m", task="u", n_layers=4))
+    other = inquiries.begin(book, inquiries.InquirySettings(model="m", task="u", n_layers=4))
     with pytest.raises(errors.RequestError, match="one model and one task"):
         verdicts.combine([finding(book, "supported"), other])
-    unfinished = inquiries.begin(book, inquiries.Settings(model="m", task="t", n_layers=4))
+    unfinished = inquiries.begin(book, inquiries.InquirySettings(model="m", task="t", n_layers=4))
     with pytest.raises(errors.RequestError, match="has not ended"):
         verdicts.combine([finding(book, "supported"), unfinished])

@@ -24,7 +24,8 @@ from sonde.report import page
 
 def _measured(stage: str, context: experiments.Context[Any]) -> dict[str, Any]:
     compute, _ = study_stages.STAGES[stage]
-    return compute(context.experiment.bench(context))
+    at: Any = context.experiment
+    return compute(at.bench(context))
 
 
 class Layers(experiments.Experiment[study_settings.LayersSettings]):
