@@ -42,12 +42,12 @@ PRODUCERS = {
     ),
     "binding": ("study binding -m seed-0 --pairs 10 --run it", "runs/it/results.json"),
     "circuits-find": (
-        "circuits find -m tiny-llama --task induction --pairs 12 --method eap --edges 20 --out out",
-        "out/results.json",
+        "circuits find -m tiny-llama --task induction --pairs 12 --method eap --edges 20 --run it",
+        "runs/it/results.json",
     ),
     "circuits-compare": (
-        "circuits compare -m tiny-llama --task induction --pairs 12 --methods eap-ig,exact-node,random --out out",
-        "out/results.json",
+        "circuits compare -m tiny-llama --task induction --pairs 12 --methods eap-ig,exact-node,random --run it",
+        "runs/it/results.json",
     ),
     "programs-run": (
         "programs run binding -m tiny-gpt2 -n 3 --seq-lens 2,3 --max-new-tokens 3 --out out --stamp it",
