@@ -56,8 +56,8 @@ PRODUCERS = {
     "programs-seeds": ("programs seeds -m tiny-llama --max-seeds 2", None),
     "trace": (
         "trace -m talker-llama --lines 3 --hops 1 -n 8 --template minimal --component residual_stream "
-        "--roles rhs_1,final --out out",
-        "out/patch_results.json",
+        "--roles rhs_1,final --run it",
+        "runs/it/results.json",
     ),
     "play": ("play 20q -m tiny-llama -n 3 --max-steps 2 --max-new-tokens 6 --run it", "runs/it/episodes/*/steps.jsonl"),
     "trace-episode": ("trace episode it 0 --layers 2 --out out", "out/*.json"),

@@ -17,7 +17,7 @@ per step and per stretch, in the layers from the lowest patched one on, with log
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -28,11 +28,10 @@ from torch import Tensor
 from sonde.analysis import fluency
 from sonde.analysis.tracing import resuming, stretches
 from sonde.capture import trajectory as capture_trajectory
-from sonde.core import errors
+from sonde.core import errors, progress
 from sonde.models import model as models_model
 
 Replacement = Literal["mean", "zero"] | Tensor | Sequence[int]
-OnProgress = Callable[[str, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ def influence_of_trajectory(
     layer: int | Sequence[int],
     replacement: Literal["mean", "zero"] = "mean",
     controls: int = 0,
-    on_progress: OnProgress | None = None,
+    on_progress: progress.Tell | None = None,
 ) -> InfluenceMap:
     """The same for an episode that this model played.
 
@@ -165,7 +164,7 @@ def _influence(
     tokens: Sequence[int],
     spans: tuple[StepSpan, ...],
     wanted: _Wanted,
-    on_progress: OnProgress | None,
+    on_progress: progress.Tell | None,
 ) -> InfluenceMap:
     """The map of one passage."""
     _check(model, tokens, spans, wanted.layers)
@@ -288,5 +287,5 @@ def _name(replacement: Replacement) -> str:
     return "values" if torch.as_tensor(replacement).is_floating_point() else "tokens"
 
 
-def _shifted(tell: OnProgress, done: int, of: int) -> OnProgress:
+def _shifted(tell: progress.Tell, done: int, of: int) -> progress.Tell:
     return lambda doing, now, _: tell(doing, done + now, of)
