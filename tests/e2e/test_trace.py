@@ -6,6 +6,7 @@ import pytest
 from typer import testing
 
 import sonde
+from sonde import store
 from sonde._cli import main
 from sonde.programs import CausalTracer, causal_asking, causal_runner
 from sonde.testing import scripted
@@ -176,17 +177,25 @@ def played(tmp_path_factory):
     return folder
 
 
-def test_an_episode_is_traced_over_time(played, tmp_path):
-    code, text = typed("episode", "it", "0", "--layers", "2", "--runs", played, "--out", tmp_path)
+def test_an_episode_is_traced_over_time(played):
+    words = ["episode", "it", "0", "--layers", "2", "--runs", played, "--run", "traced"]
+    code, text = typed(*words)
     assert code == 0, text
     assert "rests most on step" in text
-    told = json.loads((tmp_path / "influence.json").read_text())
+    folder = played / "traced"
+    told = json.loads((folder / "results.json").read_text())
     assert len(told["values"]) == 3
     assert told["layers"] == [2]
     assert told["values"][0][1] > 0
     assert told["values"][1][0] is None
-    assert (tmp_path / "report.html").exists()
-    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"influence-values.png", "influence-drop.png"}
+    page = (folder / "report.html").read_bytes()
+    assert {path.name for path in (folder / "figures").iterdir()} == {"influence-values.png", "influence-drop.png"}
+    assert typed(*words)[0] == 0
+    assert (folder / "report.html").read_bytes() == page
+    assert store.Run.open(folder).verify() == []
+    code, text = typed(*words, "--controls", "1")
+    assert code == 2
+    assert "other settings (controls was 5, now 1)" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(
@@ -196,12 +205,12 @@ def test_an_episode_is_traced_over_time(played, tmp_path):
         (["it", "x"], "no episode 'x'"),
         (["nosuch", "0"], "nosuch"),
         (["it", "0", "--layers", "99"], "layers (99,) do not exist"),
-        (["it", "0", "--replacement", "noise"], "write mean or zero"),
+        (["it", "0", "--replacement", "noise"], "replacement must be one of mean, zero, got 'noise'"),
         (["changed", "0"], "was played under 1 interventions"),
     ],
 )
-def test_an_episode_that_cannot_be_traced_is_refused(played, tmp_path, words, said):
-    code, text = typed("episode", *words, "--runs", played, "--out", tmp_path / "out")
+def test_an_episode_that_cannot_be_traced_is_refused(played, words, said):
+    code, text = typed("episode", *words, "--runs", played, "--run", "none")
     assert code in (1, 2), text
     assert said in " ".join(text.split())
-    assert not (tmp_path / "out").exists()
+    assert not (played / "none").exists()

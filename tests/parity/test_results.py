@@ -60,7 +60,7 @@ PRODUCERS = {
         "runs/it/results.json",
     ),
     "play": ("play 20q -m tiny-llama -n 3 --max-steps 2 --max-new-tokens 6 --run it", "runs/it/episodes/*/steps.jsonl"),
-    "trace-episode": ("trace episode it 0 --layers 2 --out out", "out/*.json"),
+    "trace-episode": ("trace episode it 0 --layers 2 --run traced", "runs/traced/results.json"),
     "bench-train": (
         "bench train iit -i 3 --epochs 1 --batch-size 32 --lr 0.005 --pool 4 --threshold 0.2 --early-stop --out trained",
         "trained/**/log.json",

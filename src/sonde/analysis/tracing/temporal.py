@@ -17,10 +17,11 @@ per step and per stretch, in the layers from the lowest patched one on, with log
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import pydantic
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -30,7 +31,9 @@ from sonde.analysis.tracing import resuming, stretches
 from sonde.capture import trajectory as capture_trajectory
 from sonde.core import errors, progress
 from sonde.models import model as models_model
+from sonde.store import schemas
 
+_Cells = list[list[schemas.Number | None]]
 Replacement = Literal["mean", "zero"] | Tensor | Sequence[int]
 
 
@@ -78,6 +81,39 @@ class InfluenceMap:
             "sham": self.sham,
             "control": None if self.control is None else self.control.to_json(),
         }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> "InfluenceMap":
+        """The map that `to_json` gave."""
+        return cls(
+            values=np.array(told["values"], dtype=np.float64),
+            drop=np.array(told["drop"], dtype=np.float64),
+            steps=tuple(StepSpan(**step) for step in told["steps"]),
+            layers=tuple(told["layers"]),
+            replacement=told["replacement"],
+            sham=told["sham"],
+            control=None if told["control"] is None else stretches.Stretches.from_json(told["control"]),
+        )
+
+
+class _Control(pydantic.BaseModel):
+    mean: _Cells
+    low: _Cells
+    high: _Cells
+    below: _Cells
+    n: list[list[schemas.Count]]
+
+
+class Told(pydantic.BaseModel):
+    """The schema of a map on disk."""
+
+    values: _Cells
+    drop: _Cells
+    steps: list[dict[Literal["start", "generated", "end"], schemas.Count]]
+    layers: list[schemas.Count]
+    replacement: schemas.Text
+    sham: schemas.Number | None
+    control: _Control | None
 
 
 def influence(
@@ -262,12 +298,21 @@ def _instead(
     return {layer: row.to(streams[layer]).expand(shape) for layer, row in zip(layers, rows, strict=True)}
 
 
+def check_layers(model: models_model.Model, layers: Sequence[int]) -> None:
+    """Refuses layers that do not exist.
+
+    Raises:
+        RequestError: There is one, or none at all.
+    """
+    n_layers = model.cfg.n_layers
+    if not layers or min(layers) < 0 or max(layers) >= n_layers:
+        raise errors.RequestError(f"layers {tuple(layers)} do not exist: expected some of 0 to {n_layers - 1}")
+
+
 def _check(
     model: models_model.Model, tokens: Sequence[int], steps: tuple[StepSpan, ...], layers: tuple[int, ...]
 ) -> None:
-    n_layers = model.cfg.n_layers
-    if not layers or layers[0] < 0 or layers[-1] >= n_layers:
-        raise errors.RequestError(f"layers {layers} do not exist: expected some of 0 to {n_layers - 1}")
+    check_layers(model, layers)
     if not model.cfg.causal:
         raise errors.RequestError(f"{model.cfg.model_name} is not causal: its runs cannot be taken up in the middle")
     if len(tokens) > model.cfg.n_ctx:
