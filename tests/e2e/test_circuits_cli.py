@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from typer import testing
 
+from sonde import store
 from sonde._cli import main
-from sonde.circuits import experiment, faithfulness, graph, mib, scores
-from sonde.models import loading
+from sonde.circuits import faithfulness, graph, mib, scores, search
 
 TYPED = testing.CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 SMALL = ["-m", "tiny-llama", "--task", "induction", "--pairs", "12"]
@@ -25,13 +25,23 @@ def typed(*words):
     return found.exit_code, " ".join(found.output.split())
 
 
+def at(folder):
+    """The options for a run."""
+    return ["--run", folder.name, "--runs", folder.parent]
+
+
+def scored(folder, method="eap"):
+    kept = json.loads((folder / "stages" / f"scores-{method}.json").read_text())
+    return scores.Scores.from_json(kept["scores"])
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     """A finished search by one method."""
-    out = tmp_path_factory.mktemp("circuits") / "out"
+    out = tmp_path_factory.mktemp("circuits") / "it"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(faithfulness, "DRAWS", 100)
-        code, text = typed("find", *SMALL, "--method", "eap", "--edges", "20", "--out", out)
+        code, text = typed("find", *SMALL, "--method", "eap", "--edges", "20", *at(out))
     assert code == 0, text
     return out, text
 
@@ -40,7 +50,7 @@ def test_find_says_how_long_it_takes_and_how_faithful_the_circuit_is_and_keeps_e
     out, text = done
     for words in (
         "343 edges; 6 pairs score, 6 judge",
-        "to go (eap",
+        "scores-eap 1 s",
         "CPR",
         "20 of 343 edges",
         "the model without it f =",
@@ -59,19 +69,19 @@ def test_find_says_how_long_it_takes_and_how_faithful_the_circuit_is_and_keeps_e
 
 def test_another_circuit_of_the_same_scores_is_taken_without_scoring_again(done, monkeypatch):
     out, _ = done
-    before = (out / "scores" / "eap.json").read_bytes()
-    monkeypatch.setattr(experiment.registry, "find", lambda *_, **__: pytest.fail("scored again"))
-    code, text = typed("find", *SMALL, "--method", "eap", "--share", "0.1", "--view", "merged", "--out", out)
+    before = (out / "stages" / "scores-eap.json").read_bytes()
+    monkeypatch.setattr(search.Search, "scored", lambda *_, **__: pytest.fail("scored again"))
+    code, text = typed("find", *SMALL, "--method", "eap", "--share", "0.1", "--view", "merged", *at(out))
     assert code == 0, text
     assert "34 of 343 edges" in text
-    assert (out / "scores" / "eap.json").read_bytes() == before
+    assert (out / "stages" / "scores-eap.json").read_bytes() == before
     assert "into heads" in (out / "circuit.svg").read_text()
 
 
 def test_scores_and_circuit_are_also_there_as_mib_writes_them(done):
     out, _ = done
     circuit = graph.Circuit.from_json(json.loads((out / "circuit.json").read_text()))
-    found = scores.Scores.from_json(json.loads((out / "scores" / "eap.json").read_text()))
+    found = scored(out)
     read, kept = mib.read(out / "mib.json", circuit.graph)
     assert kept.names == circuit.names
     assert np.array_equal(read.values, found.values, equal_nan=True)
@@ -82,7 +92,7 @@ def test_sizes_are_rounded_down_if_that_is_asked_for(tmp_path):
     found = {}
     for sizes in ("round", "floor"):
         out = tmp_path / sizes
-        words = ["--method", "random", "--share", "0.2", "--sizes", sizes, "--out", out]
+        words = ["--method", "random", "--share", "0.2", "--sizes", sizes, *at(out)]
         code, text = typed("find", *SMALL, *words)
         assert code == 0, text
         points = json.loads((out / "results.json").read_text())["methods"]["random"]["points"]
@@ -91,38 +101,40 @@ def test_sizes_are_rounded_down_if_that_is_asked_for(tmp_path):
         assert len(chosen) == {"round": 69, "floor": 68}[sizes]
     assert found["floor"] == [int(share * 343) for share in faithfulness.SIZES]
     assert found["round"] == [round(share * 343) for share in faithfulness.SIZES]
-    assert "sizes" not in json.loads((tmp_path / "round" / "settings.json").read_text())
-    code, text = typed("find", *SMALL, "--method", "random", "--sizes", "flor", "--out", tmp_path / "x")
+    assert "sizes" not in json.loads((tmp_path / "round" / "results.json").read_text())["settings"]
+    code, text = typed("find", *SMALL, "--method", "random", "--sizes", "flor", *at(tmp_path / "x"))
     assert code != 0
-    assert "no sizes 'flor'; there are round, floor; did you mean 'floor'" in text
-    code, text = typed("find", *SMALL, "--method", "random", "--sizes", "round", "--out", tmp_path / "floor")
-    assert code != 0
+    assert "sizes must be one of round, floor, got 'flor'; did you mean 'floor'" in text
+    code, text = typed("find", *SMALL, "--method", "random", "--sizes", "round", *at(tmp_path / "floor"))
+    assert code == 2
+    assert "sizes was 'floor', now 'round'" in text
 
 
 def test_a_note_on_scores_is_shown_and_steps_begin_where_they_are_told_to(tmp_path):
-    words = ["--metric", "kl", "--methods", "eap,eap-ig", "--steps-from", "0", "--steps", "2", "--out", tmp_path]
+    out = tmp_path / "it"
+    words = ["--metric", "kl", "--methods", "eap,eap-ig", "--steps-from", "0", "--steps", "2", *at(out)]
     code, text = typed("compare", *SMALL, *words)
     assert code == 0, text
     assert "Note on eap: kl has its minimum at the clean run" in text
     assert "Note on eap-ig" not in text
-    assert "Note on eap: kl has" in (tmp_path / "report.html").read_text()
-    assert json.loads((tmp_path / "settings.json").read_text())["options"] == {"steps": 2, "steps_from": 0}
+    assert "Note on eap: kl has" in (out / "report.html").read_text()
+    assert json.loads((out / "results.json").read_text())["settings"]["options"] == {"steps": 2, "steps_from": 0}
 
 
-def test_an_empty_circuit_is_a_warning_with_the_thresholds_that_are_not_empty(done):
+def test_an_empty_circuit_is_said_to_be_so_with_the_thresholds_that_are_not_empty(done):
     out, _ = done
-    code, text = typed("find", *SMALL, "--method", "eap", "--threshold", "1e9", "--out", out)
+    code, text = typed("find", *SMALL, "--method", "eap", "--threshold", "1e9", *at(out))
     assert code == 0, text
-    low, high = map(float, re.search(r"Thresholds from (\S+) to (\S+) keep some edges", text).groups())
-    assert "Warning: the circuit is empty" in text
-    found = scores.Scores.from_json(json.loads((out / "scores" / "eap.json").read_text()))
+    low, high = map(float, re.search(r"Thresholds from (\S+) \(all 343 edges\) to (\S+) \(the best", text).groups())
+    assert "The circuit of eap is empty" in text
+    found = scored(out)
     assert len(found.circuit(threshold=0.999 * high)) >= 1
     assert len(found.circuit(threshold=low)) == 343
 
 
 def test_compare_adds_methods_to_a_search_and_shows_them_in_one_table_with_the_control(done):
     out, _ = done
-    code, text = typed("compare", *SMALL, "--methods", "eap,hisp,random", "--out", out)
+    code, text = typed("compare", *SMALL, "--methods", "eap,hisp,random", *at(out))
     assert code == 0, text
     assert "CPR above the random ranking's by" in text
     assert {"shared.png", "hisp-nodes.png", "random-nodes.png"} <= {path.name for path in (out / "figures").iterdir()}
@@ -130,7 +142,7 @@ def test_compare_adds_methods_to_a_search_and_shows_them_in_one_table_with_the_c
 
 
 def test_a_stopped_search_goes_on_to_the_same_results_and_refuses_other_settings(done, tmp_path, monkeypatch):
-    out, values, ran = tmp_path / "out", faithfulness.Judge.values, []
+    out, values, ran = tmp_path / "it", faithfulness.Judge.values, []
 
     def stop(self, circuit):
         ran.append(len(circuit))
@@ -138,28 +150,39 @@ def test_a_stopped_search_goes_on_to_the_same_results_and_refuses_other_settings
             raise KeyboardInterrupt
         return values(self, circuit)
 
-    words = ["find", *SMALL, "--method", "eap", "--out", out]
+    words = ["find", *SMALL, "--method", "eap", "--edges", "20", *at(out)]
     with monkeypatch.context() as patched:
         patched.setattr(faithfulness.Judge, "values", stop)
         code, text = typed(*words)
     assert code == 130, text
-    assert f"the same command and --out {out}" in text
-    kept = (out / "points.jsonl").read_bytes()
-    assert kept.count(b"\n") == 4
-    (out / "points.jsonl").write_bytes(kept + b'{"name":"eap","n_')  # killed while writing
+    assert "go on with: sonde" in text
+    kept = {path.name: path.read_bytes() for path in (out / "stages" / "curve-eap").iterdir()}
+    assert len(kept) == 2  # after the ends
     code, text = typed(*words)
     assert code == 0, text
-    assert (out / "points.jsonl").read_bytes().startswith(kept)
+    assert all((out / "stages" / "curve-eap" / name).read_bytes() == content for name, content in kept.items())
+    circuit = graph.Circuit.from_json(json.loads((out / "circuit.json").read_text()))
+    assert circuit.names == scored(out).circuit(n_edges=20).names
     one, two = (json.loads((folder / "results.json").read_text())["methods"]["eap"] for folder in (out, done[0]))
     assert one["points"] == two["points"]
+    assert store.Run.open(out).verify() == []
     code, text = typed(*words, "--seed", "1")
     assert code == 2
-    assert "other settings: seed, tokens" in text
-    load = loading.load
-    monkeypatch.setattr(loading, "load", lambda name, **more: load(name, dtype="bfloat16", **more))
-    code, text = typed(*words)
+    assert "other settings (seed was 0, now 1)" in text
+    code, text = typed(*words, "--dtype", "bfloat16")
     assert code == 2
-    assert "its weights are of type bfloat16, not float32" in " ".join(text.split())
+    assert "its weights are of type bfloat16, not float32" in text
+
+
+def test_pairs_that_changed_under_their_files_name_are_refused(tmp_path):
+    file, out = tmp_path / "mine.jsonl", tmp_path / "it"
+    for last in "xy":
+        lines = [{"clean": f"{a}{b}{c}{a}{b}", "corrupt": f"{a}{b}d{a}{b}", "answer": c, "wrong": "d"}
+                 for a, b, c in ("xyz", "klm", "rst", "123", f"uv{last}", "pqo")]  # fmt: skip
+        file.write_text("\n".join(map(json.dumps, lines)))
+        code, text = typed("find", "-m", "tiny-gpt2", "--task", file, "--method", "eap", *at(out))
+        assert code == {"x": 0, "y": 2}[last], text
+    assert "gives other pairs than those that the run was started with" in text
 
 
 def test_pairs_of_ones_own_come_from_a_file(tmp_path):
@@ -176,24 +199,23 @@ def test_pairs_of_ones_own_come_from_a_file(tmp_path):
         "eap",
         "--no-holdout",
         "--signed",
-        "--out",
-        tmp_path / "out",
+        *at(tmp_path / "out"),
     ]
     code, text = typed("find", *words)
     assert code == 0, text
     assert "too high" in text
     assert "Left out: 1 (the same pair as an earlier one)." in text
-    assert json.loads((tmp_path / "out" / "settings.json").read_text())["absolute"] is False
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["settings"]["absolute"] is False
 
 
 def test_too_few_pairs_give_one_sentence_and_no_table(tmp_path):
     words = ["-m", "tiny-llama", "--task", "induction", "--pairs", "4", "--method", "eap", "--minimality", "2"]
-    code, text = typed("find", *words, "--out", tmp_path / "out")
+    code, text = typed("find", *words, *at(tmp_path / "out"))
     assert code == 0, text
     assert "Too few pairs to tell: 2 judge" in text
     assert "CPR" not in text
     assert "Minimality" not in text
-    assert (tmp_path / "out" / "scores" / "eap.json").exists()
+    assert len(scored(tmp_path / "out").graph.sources)
 
 
 def test_methods_and_tasks_are_listed():
@@ -223,6 +245,6 @@ def test_methods_and_tasks_are_listed():
     ],
 )
 def test_what_makes_no_sense_is_refused(words, said, tmp_path):
-    code, text = typed("find", *SMALL, "--method", "eap", "--out", tmp_path / "out", *words)
+    code, text = typed("find", *SMALL, "--method", "eap", *at(tmp_path / "out"), *words)
     assert code == 2, text
     assert said in text

@@ -42,12 +42,12 @@ PRODUCERS = {
     ),
     "binding": ("study binding -m seed-0 --pairs 10 --run it", "runs/it/results.json"),
     "circuits-find": (
-        "circuits find -m tiny-llama --task induction --pairs 12 --method eap --edges 20 --out out",
-        "out/results.json",
+        "circuits find -m tiny-llama --task induction --pairs 12 --method eap --edges 20 --run it",
+        "runs/it/results.json",
     ),
     "circuits-compare": (
-        "circuits compare -m tiny-llama --task induction --pairs 12 --methods eap-ig,exact-node,random --out out",
-        "out/results.json",
+        "circuits compare -m tiny-llama --task induction --pairs 12 --methods eap-ig,exact-node,random --run it",
+        "runs/it/results.json",
     ),
     "programs-run": (
         "programs run binding -m tiny-gpt2 -n 3 --seq-lens 2,3 --max-new-tokens 3 --out out --stamp it",
@@ -56,11 +56,11 @@ PRODUCERS = {
     "programs-seeds": ("programs seeds -m tiny-llama --max-seeds 2", None),
     "trace": (
         "trace -m talker-llama --lines 3 --hops 1 -n 8 --template minimal --component residual_stream "
-        "--roles rhs_1,final --out out",
-        "out/patch_results.json",
+        "--roles rhs_1,final --run it",
+        "runs/it/results.json",
     ),
     "play": ("play 20q -m tiny-llama -n 3 --max-steps 2 --max-new-tokens 6 --run it", "runs/it/episodes/*/steps.jsonl"),
-    "trace-episode": ("trace episode it 0 --layers 2 --out out", "out/*.json"),
+    "trace-episode": ("trace episode it 0 --layers 2 --run traced", "runs/traced/results.json"),
     "bench-train": (
         "bench train iit -i 3 --epochs 1 --batch-size 32 --lr 0.005 --pool 4 --threshold 0.2 --early-stop --out trained",
         "trained/**/log.json",

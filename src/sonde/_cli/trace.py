@@ -1,21 +1,18 @@
 """`sonde trace`: through which tokens, layers and heads a value reaches a program's query."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import typer.core
 
-from sonde._cli import screens, trace_episode
+from sonde._cli import launch, screens, trace_episode
 
 EXAMPLES = (
-    "Examples: sonde trace -m ./my-model --lines 5 --hops 2 -n 50 · sonde trace --component residual_stream,mlp --out DIR · "
+    "Examples: sonde trace -m ./my-model --lines 5 --hops 2 -n 50 · sonde trace --component residual_stream,mlp --run mine · "
     "sonde trace --component knockout --window 4 · sonde trace --component residual_stream --together rhs · "
     "sonde trace --program mine.txt --any-root · sonde trace episode RUN 0"
 )
-TEMPLATES = ("minimal", "variable_binding", "entity_tracking")
 PARTS = "residual_stream,attention_heads,mlp"
 
 
@@ -39,9 +36,7 @@ app.command("episode", epilog=trace_episode.EXAMPLES)(trace_episode.episode)
 
 @app.command("programs", epilog=EXAMPLES)
 def trace_programs(
-    model: Annotated[str, typer.Option("--model", "-m", help="A zoo name, a folder, a GGUF file or a hub id.")] = (
-        "smollm2-135m-instruct"
-    ),
+    model: launch.Model = launch.MODEL,
     lines: Annotated[int, typer.Option(min=1, help="Assignments of a program.")] = 5,
     hops: Annotated[int, typer.Option(min=1, help="Assignments from the query's down to the constant's.")] = 2,
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="Programs to draw.")] = 50,
@@ -57,7 +52,8 @@ def trace_programs(
         ),
     ] = PARTS,
     template: Annotated[
-        str, typer.Option(help=f"The prompt: {', '.join(TEMPLATES)}, or a text file with {{code}} in it.")
+        str,
+        typer.Option(help="The prompt: minimal, variable_binding, entity_tracking, or a text file with {code} in it."),
     ] = "variable_binding",
     roles: Annotated[str | None, typer.Option(help="Only these roles, such as rhs_1,query,final.")] = None,
     together: Annotated[
@@ -76,14 +72,13 @@ def trace_programs(
     min_pairs: Annotated[
         int | None, typer.Option(min=1, help="Pairs that the model must answer right both ways; 8, or all given files.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Fixes programs and counterfactuals.")] = 0,
     backend: Annotated[str, typer.Option(help="sonde, or nnsight to check it.")] = "sonde",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Where; a trace that is there goes on. results/full_token_layer_patching/TIME."
-        ),
-    ] = None,
+    seed: launch.Seed = 0,
+    device: launch.Device = "auto",
+    dtype: launch.Dtype = "float32",
+    run: launch.RunName = None,
+    runs: launch.RunsDir = None,
+    engine: launch.Engine = "local",
 ) -> None:
     """Trace how the value of a variable reaches the query of a program, by patching activations.
 
@@ -91,13 +86,13 @@ def trace_programs(
     program's run; if the answer becomes the twin's, that is where the value was. First the model is asked all programs:
     if it cannot do the task, nothing is traced.
 
-    Every finished pair is on disk: the same command with --out DIR goes on where it was stopped.
+    Everything finished is kept: the same command with --run NAME goes on where it was stopped.
     """
     from sonde.models import loading
-    from sonde.programs import causal, causal_runner, causal_settings, tracing_report
+    from sonde.programs import causal_runner, causal_settings
 
-    screen, folder = screens.screen(), out or causal_runner.new_folder(causal_runner.FOLDER)
     given = _programs(program) if program else _drawn(lines, hops, number, seed, any_root)
+    drawn = () if program else ("--lines", str(lines), "--hops", str(hops), "--number", str(number))
     parts = causal_settings.components([part.strip() for part in component.split(",")])
     options: Any = {
         "template": _template(template),
@@ -112,47 +107,13 @@ def trace_programs(
         "seed": seed,
         "backend": backend,
     }
-    runner = causal_runner.CausalExperimentRunner(**options)
-    with screens.stopped(screen, f"the same command and --out {folder}"), loading.load(model) as loaded:
-        tracer = causal.CausalTracer(loaded, **options)
-        tracer.check(parts)
-        with screens.bars(screen) as told:
-            prepared = tracer.prepare(given, tell=told)
-        _estimate(screen, tracer, prepared, parts)
-        with screens.bars(screen) as told:
-            found = runner.run_prepared(tracer, prepared, parts, folder=folder, tell=told)
-        path = tracing_report.write(found, command=shlex.join(["sonde", *sys.argv[1:]]))
-    _show(screen, found, path)
-
-
-def _estimate(screen: Any, tracer: Any, prepared: Any, parts: Any) -> None:
-    """Says how well the model does, and how long it will take, from the time of a few cells."""
-    name = tracer.model.cfg.model_name
-    screen.print(f"{name}: {prepared.ability}.", highlight=False, markup=False)
-    seconds = {part: tracer.estimate(prepared, part) for part in parts}
-    each = ", ".join(f"{part} {screens.span(one)}" for part, one in seconds.items())
-    screen.print(
-        f"Tracing {len(prepared.tasks)} pairs and {len(prepared.controls)} controls: at most about "
-        f"{screens.span(sum(seconds.values()))} ({each}).",
-        highlight=False,
-        markup=False,
-    )
-
-
-def _show(screen: Any, found: Any, path: Path) -> None:
-    from sonde.programs import causal_settings, tracing_report
-    from sonde.report import page, terminal
-
-    said = page.Report(f"Causal trace of {found.model_id}", tracing_report.sentences(found), ())
-    patched = {name: one for name, one in found.traces.items() if name != causal_settings.KNOCKOUT}
-    tables = [tracing_report.table(found)] if patched else []
-    if causal_settings.KNOCKOUT in found.traces:
-        tables.append(tracing_report.knockout_table(found.traces[causal_settings.KNOCKOUT]))
-    screen.print(terminal.summary(said, tables[0]))
-    for one in tables[1:]:
-        screen.print(terminal.table(one))
-    screen.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
-    screen.print(f"Results: {found.folder}", soft_wrap=True, highlight=False, markup=False)
+    causal_settings.TraceSettings(**options)
+    with loading.load(model, device=device, dtype=dtype) as loaded:
+        trace = causal_runner.ProgramsTrace(loaded, given, parts, drawn=drawn)
+        settings = trace.settings(**options)
+        with screens.bars(screens.screen()) as told:
+            trace.prepare(settings, tell=told)
+        launch.launch(trace, settings, run=run, runs=runs, engine=engine)
 
 
 def _drawn(lines: int, hops: int, number: int, seed: int, any_root: bool) -> list[Any]:
@@ -178,12 +139,14 @@ def _programs(files: list[Path]) -> list[str]:
 
 def _template(given: str) -> str:
     """A template by name, or from a file."""
-    from sonde.programs import prompts
+    from sonde.programs import causal_settings, prompts
 
-    if given in TEMPLATES:
+    if given in causal_settings.TEMPLATES:
         return getattr(prompts, given.upper())
     if not Path(given).is_file():
-        raise typer.BadParameter(f"{given!r} is none of {', '.join(TEMPLATES)}, and no file", param_hint="--template")
+        raise typer.BadParameter(
+            f"{given!r} is none of {', '.join(causal_settings.TEMPLATES)}, and no file", param_hint="--template"
+        )
     return _text(Path(given), "--template").removesuffix("\n")
 
 

@@ -1,108 +1,83 @@
-"""How is a circuit found and judged from beginning to end, so that nothing is lost? The search: task, scores, faithfulness.
+"""The search for circuits from beginning to end: task, scores, faithfulness, and a circuit that is taken.
 
-    search = experiment.Search(model, experiment.Settings(task="ioi", pairs=64))
-    found = search.run(["eap", "eap-ig", "random"], folder="circuits/mine")
-    found.curves["eap-ig"].cpr, found.chosen("eap-ig", n_edges=100).f
+    search = experiment.Circuits(model, ["eap", "eap-ig", "random"], choice=experiment.Choice(n_edges=100))
+    result = experiments.run(search, experiment.CircuitsSettings(model="tiny-llama", task="ioi"), run="mine")
+    search.found.curves["eap-ig"].cpr, search.found.chosen("eap-ig", n_edges=50).f, result.html
 
 1. The task makes pairs that fit the model's tokenizer. Half of them, drawn within each cluster (template), give the scores;
    the others judge: the two halves share templates, and no pair (`holdout=False`: all do both, and f is too high).
-2. Each method scores the edges; its scores are on disk before the next begins.
-3. The best edges run alone, from few to all; each size is on disk before the next begins (`faithfulness`).
-4. A circuit is chosen by number of edges, share or threshold, run alone, and cut out of the whole model.
+2. `ends`: the whole model, and the model with every edge cut, on the judging pairs.
+3. `scores-METHOD`: each method scores the edges.
+4. `curve-METHOD`: the best edges run alone, from few to all; each size is an item (`faithfulness`).
+5. `circuit-…`: with a `Choice`, a circuit of the first method's scores, run alone and cut out of the whole model.
 
-The same settings and folder go on where it was stopped. Costs the methods, and a pass over the judging pairs for each size.
+Costs the methods, and a pass over the judging pairs for each size.
 """
 
 import dataclasses
-import hashlib
-import inspect
-import time
+import functools
+import json
+import re
+import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import pydantic
 
-from sonde.analysis import stats
-from sonde.circuits import faithfulness, graph, keeping, metrics, pairs, registry, running, scores, tasks
+from sonde import experiments
+from sonde.circuits import faithfulness, graph, registry, scores
+from sonde.circuits import search as circuits_search
+from sonde.circuits import settings as circuits_settings
 from sonde.core import errors
-from sonde.models import identity
 from sonde.models import model as models_model
+from sonde.report import page
+from sonde.store import disk, schemas
 
-PAIRS = 64
-FOLDER = Path("circuits")
-ENDS = ("whole", "empty")
+CircuitsSettings, Choice = circuits_settings.CircuitsSettings, circuits_settings.Choice
 BACKWARD = 3.0  # a forward and a backward pass, in forward passes
 CUT = 0.35  # cutting one edge, in forward passes under a mask: only what is above it runs; measured 0.3 to 0.5
 ACDC = 0.15  # the same where what was cut before need not run either; measured 0.03 to 0.26, by how much is kept
-Tell = faithfulness.Tell
+_ODD = re.compile(r"[^\w.-]", re.ASCII)
+_Context = experiments.Context[Any]
+_Values = Annotated[list[schemas.Number], pydantic.Field(fail_fast=True)]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What fixes the results of a search, beside the model and the methods.
-
-    Attributes:
-        task: The name of a task, or a `.jsonl` file of pairs.
-        pairs: How many; 64, or all of a file.
-        metric: What the behaviour is measured by.
-        ablation: What a cut edge carries.
-        holdout: Whether other pairs judge than those that gave the scores.
-        absolute: Whether a large negative score counts as much as a positive one.
-        seed: Fixes pairs, halves and methods.
-        batch_size: Pairs that go through the model together; as many as are comfortable if None.
-        options: Further options, for those methods that take them.
-        sizes: Whether a part of all edges is rounded to a number of edges (`round`), or down (`floor`) as in MIB's evaluation.
-    """
-
-    task: str = "ioi"
-    pairs: int | None = None
-    metric: str = "logit_diff"
-    ablation: str = "resample"
-    holdout: bool = True
-    absolute: bool = True
-    seed: int = 0
-    batch_size: int | None = None
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    sizes: str = "round"
-
-    def __post_init__(self) -> None:
-        """Refuses a rounding that is not known."""
-        known = tuple(faithfulness.ROUNDED)
-        if self.sizes not in known:
-            raise errors.RequestError(
-                f"no sizes {self.sizes!r}; there are {', '.join(known)}{errors.suggest(self.sizes, known)}"
-            )
-
-    def to_json(self) -> dict[str, Any]:
-        """The settings as JSON data."""
-        found = {**dataclasses.asdict(self), "options": dict(self.options)}
-        if self.sizes == "round":  # as searches were written that knew no other
-            del found["sizes"]
-        return found
-
-    def count(self, share: float, n_edges: int) -> int:
-        """How many edges a part of all is."""
-        return faithfulness.ROUNDED[self.sizes](share * n_edges)
+class _Ends(pydantic.BaseModel):
+    tokens: schemas.Text
+    whole: _Values
+    empty: _Values
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Chosen:
-    """A circuit that was chosen, and how it does alone.
+class _Point(pydantic.BaseModel):
+    n_edges: schemas.Count
+    values: _Values
 
-    Attributes:
-        method: Who found it.
-        circuit: Its edges.
-        f: Faithfulness of the circuit alone; None if it is empty.
-        without: Faithfulness of the model without the circuit: near 0 if nothing else does the same.
-        thresholds: The least and the largest threshold that keeps any edge.
-    """
 
-    method: str
-    circuit: graph.Circuit
-    f: stats.Estimate | None
-    without: stats.Estimate | None
-    thresholds: tuple[float, float]
+class _Curve(pydantic.BaseModel):
+    points: list[_Point]
+
+
+class _Circuit(pydantic.BaseModel):
+    alone: _Values
+    without: _Values
+    checks: schemas.Data
+
+
+def _readable(told: dict[str, Any]) -> dict[str, Any]:
+    try:
+        scores.Scores.from_json(told["scores"])
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"no scores: {error}") from error
+    return told
+
+
+ENDS_KIND = schemas.register("ends of a search", _Ends)
+SCORES_KIND = schemas.register("file of scores", Annotated[schemas.Data, pydantic.AfterValidator(_readable)])
+POINT_KIND = schemas.register("point of a curve", _Point)
+CURVE_KIND = schemas.register("curve of a method", _Curve)
+CIRCUIT_KIND = schemas.register("circuit that was taken", _Circuit)
+RESULTS = schemas.register("results of a search", schemas.Data)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -114,118 +89,118 @@ class Found:
         search: What was searched, and by what.
         scores: What each method found.
         curves: How its best edges do alone.
-        folder: Where it is kept.
+        taken: The circuit that was taken, if any.
+        checks: Its minimality and completeness, as far as they were asked for.
     """
 
     model_id: str
-    search: "Search"
+    search: circuits_search.Search
     scores: dict[str, scores.Scores]
     curves: dict[str, faithfulness.Curve]
-    folder: Path
+    taken: circuits_search.Chosen | None = None
+    checks: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def chosen(self, method: str, **how: Any) -> Chosen:
+    def chosen(self, method: str, **how: Any) -> circuits_search.Chosen:
         """A circuit of one method, chosen by `n_edges`, `share` or `threshold`, and run alone."""
-        return self.search.choose(self.scores[method], self.folder, **how)
+        found = self.scores[method]
+        circuit = self.search.circuit(found, how)
+        return self.search.judged(found, circuit, *self.search.alone(circuit))
 
 
-class Search:
-    """One model, one task, one way of judging."""
+class Circuits(experiments.Experiment[circuits_settings.CircuitsSettings]):
+    """The experiment: some methods on one task, and a circuit of the first one's scores if there is a choice."""
 
-    def __init__(self, model: models_model.Model, settings: Settings) -> None:
-        """Makes the pairs.
+    kind, settings_type, results_kind = "circuits", circuits_settings.CircuitsSettings, RESULTS
+    model: models_model.Model
+
+    def __init__(
+        self,
+        model: models_model.Model,
+        methods: Sequence[str] = (registry.DEFAULT,),
+        *,
+        choice: circuits_settings.Choice | None = None,
+    ) -> None:
+        """Takes the model, the names of circuit finders, and which circuit to take.
 
         Raises:
-            RequestError: Task, metric or ablation is unknown, or the task does not fit the tokenizer.
+            RequestError: There is no such method.
         """
-        self.model, self.settings, self.held = model, settings, identity.of(model)
-        self.metric, make = metrics.get(settings.metric), tasks.get(settings.task)
-        count = settings.pairs if settings.pairs is not None or settings.task.endswith(".jsonl") else PAIRS
-        self.pairs, self.report = make(model, n=count, seed=settings.seed)
-        self.scoring, self.judging = halves(self.pairs, seed=settings.seed) if settings.holdout else [self.pairs] * 2
-        self.graph = graph.Graph.of(model)
-        how: Any = {"ablation": settings.ablation, "batch_size": settings.batch_size}
-        self._runner = running.Runner(model, self.judging, self.metric, **how)
-        self._judge: faithfulness.Judge | None = None
-        self.seconds = 0.0
-
-    def prepare(self, folder: str | Path, methods: Sequence[str]) -> dict[str, float | None]:
-        """Opens the folder and measures the whole model and the model with every edge cut.
-
-        Returns:
-            Seconds that each method and its curve will still take, about; None where nobody knows.
-        """
-        chosen = {name: registry.get(name) for name in methods}
-        self._check_options(chosen)
-        kept = self._open(folder)
-        try:
-            self._measure_ends(kept)
-            return {name: self._estimate(name, kept) for name in chosen}
-        finally:
-            kept.close()
-
-    def run(self, methods: Sequence[str], *, folder: str | Path, tell: Tell = lambda doing, done, of: None) -> Found:
-        """Runs what is not on disk yet.
-
-        Args:
-            methods: Names of circuit finders.
-            folder: Where to keep it; a search that is there is taken up.
-            tell: Told what is being done, how much, and of how much.
-        """
-        self.prepare(folder, methods)
-        kept = self._open(folder)
-        try:
-            found = {name: self._scores(name, kept, tell) for name in dict.fromkeys(methods)}
-            curves = {name: self._curve(one, kept, tell) for name, one in found.items()}
-            result = Found(self.model.cfg.model_name, self, found, curves, Path(folder))
-            kept.finish(self.told(result))
-        finally:
-            kept.close()
-        return result
-
-    def choose(self, found: scores.Scores, folder: str | Path, **how: Any) -> Chosen:
-        """A circuit by `n_edges`, `share` or `threshold`; without either, what the method kept, or a readable size."""
-        if not any(value is not None for value in how.values()) and found.kept is None:
-            how = {"n_edges": min(100, max(1, self.graph.n_edges // 10))}
-        if (share := how.get("share")) is not None and 0 <= share <= 1:
-            how = {**how, "share": None, "n_edges": self.settings.count(share, self.graph.n_edges)}
-        circuit = found.circuit(**how, absolute=self.settings.absolute)
-        values = found.edge_values(absolute=self.settings.absolute)
-        finite = values[np.isfinite(values)]
-        span = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-        if not len(circuit):
-            return Chosen(found.method, circuit, None, None, span)
-        rest = graph.Circuit(circuit.graph, circuit.graph.allowed & ~circuit.edges)
-        kept, judge = self._open(folder), self.judge
-        try:
-            own = "/kept" if circuit is found.kept else ""
-            alone, cut = (
-                judge.ends.estimate(self._values(f"{found.method}{own}{what}", one, kept))
-                for what, one in (("", circuit), ("/without", rest))
-            )
-        finally:
-            kept.close()
-        return Chosen(found.method, circuit, alone, cut, span)
+        super().__init__(model)
+        self.methods, self.choice = {name: registry.get(name) for name in methods}, choice
+        self.verb = ("circuits", "compare" if choice is None else "find")
+        self.found: Found
+        self._search: circuits_search.Search | None = None
+        stages: list[experiments.Stage | experiments.Items] = [experiments.Stage("ends", _ends, ENDS_KIND)]
+        for name in self.methods:
+            scored, points = functools.partial(_scored, name), functools.partial(_point, name)
+            stages.append(experiments.Stage(_stage("scores", name), scored, SCORES_KIND))
+            stages.append(experiments.Items(_stage("curve", name), CURVE_KIND, _sizes, points, POINT_KIND, _joined))
+        if choice is not None:
+            stages.append(experiments.Stage(self.taken, _taken, CIRCUIT_KIND))
+        self.stages = tuple(stages)
 
     @property
-    def judge(self) -> faithfulness.Judge:
-        """Runs circuits alone on the judging pairs; there after `prepare`."""
-        if self._judge is None:
-            raise errors.RequestError("the whole model was not measured yet: call prepare or run first")
-        return self._judge
+    def taken(self) -> str:
+        """The name of the stage of the circuit that is taken."""
+        assert self.choice is not None
+        given = {**self.choice.how, "minimality": self.choice.minimality, "completeness": self.choice.completeness}
+        words = [f"{name}-{value}" for name, value in given.items() if value]
+        return _stage("circuit", "-".join([next(iter(self.methods)), *words]))
 
-    def told(self, found: Found) -> dict[str, Any]:
-        """What is written to results.json."""
-        ends = self.judge.ends
+    def search(
+        self, settings: circuits_settings.CircuitsSettings, context: _Context | None = None
+    ) -> circuits_search.Search:
+        """Pairs, graph and, once a run has its ends, the judge; made once."""
+        if self._search is None or self._search.settings != settings:
+            self._search = circuits_search.Search(self.model, settings)
+        if context is not None:
+            self._search.begin(context.found("ends"))
+        return self._search
+
+    def check(self, settings: circuits_settings.CircuitsSettings) -> None:
+        """Refuses options that no method has, a task that does not fit, and more edges than there are."""
+        known = sorted({name for finder in self.methods.values() for name in circuits_search.own_options(finder)})
+        for name in settings.method_options:
+            if name not in known:
+                there = f"there are {', '.join(known)}" if known else "they have none of their own"
+                raise errors.RequestError(
+                    f"no option {name!r} of {', '.join(self.methods)}{errors.suggest(name, known)}; {there}"
+                )
+        wanted, there = self.choice.n_edges if self.choice else None, self.search(settings).graph.n_edges
+        if wanted is not None and wanted > there:
+            raise errors.RequestError(f"the model has {there:,} edges; asked for {wanted:,}")
+
+    def headline(self, settings: circuits_settings.CircuitsSettings) -> str:
+        """Pairs and edges."""
+        search = self.search(settings)
+        numbers = f"{len(search.scoring)} pairs score, {len(search.judging)} judge"
+        return f"{str(search.report).rstrip('.')}. {search.graph.n_edges:,} edges; {numbers}"
+
+    def estimate(self, settings: circuits_settings.CircuitsSettings) -> dict[str, float]:
+        """Judged by one circuit run alone; nobody knows how long a method of one's own takes."""
+        search = self.search(settings)
+        each, told = search.seconds(), {}
+        for name in self.methods:
+            passes = forward_passes(name, search.graph, settings.method_options)
+            if passes is not None:
+                told[_stage("scores", name)] = passes * each * len(search.scoring) / len(search.judging)
+            told[_stage("curve", name)] = each * len(search.sizes())
+        return told
+
+    def results(self, context: _Context) -> dict[str, Any]:
+        """Curves with intervals."""
+        self.found = found = self._read(context)
+        search, ends = found.search, found.search.judge.ends
         return {
             "model": found.model_id,
-            "settings": self.settings.to_json(),
+            "settings": context.settings.shown(),
             "pairs": {
-                "scoring": len(self.scoring),
-                "judging": len(self.judging),
+                "scoring": len(search.scoring),
+                "judging": len(search.judging),
                 "enough": ends.enough,
-                "report": self.report.to_json(),
+                "report": search.report.to_json(),
             },
-            "graph": {**self.graph.to_json(), "n_edges": self.graph.n_edges},
+            "graph": {**search.graph.to_json(), "n_edges": search.graph.n_edges},
             "metric": {"whole": float(ends.whole.mean()), "empty": float(ends.empty.mean())},
             "methods": {
                 name: {"level": one.level, "cost": dataclasses.asdict(one.cost), **found.curves[name].to_json()}
@@ -233,94 +208,95 @@ class Search:
             },
         }
 
-    def _open(self, folder: str | Path) -> keeping.Kept:
-        told = {"model": self.held["name"], **self.settings.to_json(), "tokens": _digest(self.pairs)}
-        return keeping.Kept(Path(folder), told, self.held)
+    def summary(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """Each method's CPR."""
+        return {"cpr": {name: one["cpr"]["value"] for name, one in results["methods"].items()}}
 
-    def _measure_ends(self, kept: keeping.Kept) -> None:
-        if self._judge is not None:
-            return
-        known = [kept.point(name, 0) for name in ENDS]
-        clusters = tuple(self.judging.clusters)
-        began, count = time.perf_counter(), faithfulness.ROUNDED[self.settings.sizes]
-        if known[0] is not None and known[1] is not None:
-            self._judge = faithfulness.Judge(
-                self._runner, ends=faithfulness.Ends(known[0], known[1], clusters), count=count
-            )
-            self._judge.values(graph.Circuit.empty(self.graph))  # only to see how long one takes
-            self.seconds = time.perf_counter() - began
-            return
-        self._judge = faithfulness.Judge(self._runner, count=count)
-        self.seconds = (time.perf_counter() - began) / 2
-        for name in ENDS:
-            kept.add_point(name, 0, getattr(self._judge.ends, name))
+    def save(self, context: _Context, results: Mapping[str, Any]) -> None:
+        """The circuit, for other programs and as a picture."""
+        from sonde.circuits import report
 
-    def _estimate(self, method: str, kept: keeping.Kept) -> float | None:
-        counts = {self.settings.count(share, self.graph.n_edges) for share in faithfulness.SIZES}
-        sizes = counts - {0, self.graph.n_edges}
-        left = self.seconds * len(sizes - set(kept.points(method)))
-        if kept.found(method) is not None:
-            return left
-        passes = forward_passes(method, self.graph, self.settings.options)
-        return None if passes is None else left + passes * self.seconds * len(self.scoring) / len(self.judging)
+        if self.choice is not None and self.found.taken is not None and len(self.found.taken.circuit):
+            report.save_circuit(self.found, context.folder, view=self.choice.view)
+            if self.found.checks:
+                text = json.dumps(self.found.checks, indent=1)
+                disk.write_atomic(context.folder / "checks.json", text.encode())
 
-    def _scores(self, method: str, kept: keeping.Kept, tell: Tell) -> scores.Scores:
-        known = kept.found(method)
-        if known is not None:
-            return known
-        finder, settings = registry.get(method), self.settings
-        own = {name: value for name, value in settings.options.items() if name in _own(finder)}
-        found = finder(
-            self.model,
-            self.scoring,
-            self.metric,
-            ablation=settings.ablation,
-            batch_size=settings.batch_size,
-            seed=settings.seed,
-            tell=lambda doing, done, of: tell(f"scores {method}", done, of),
-            **own,
-        )
-        kept.add_found(method, found)
-        return found
+    def report(self, results: Mapping[str, Any], run: str) -> page.Report:
+        """See `report`."""
+        from sonde.circuits import report
 
-    def _curve(self, found: scores.Scores, kept: keeping.Kept, tell: Tell) -> faithfulness.Curve:
-        return self.judge.curve(
-            found,
-            absolute=self.settings.absolute,
-            known=kept.points(found.method),
-            keep=lambda count, values: kept.add_point(found.method, count, values),
-            tell=tell,
-        )
+        return report.report(self.found, view=self.choice.view if self.choice is not None else "split")
 
-    def _values(self, name: str, circuit: graph.Circuit, kept: keeping.Kept) -> Any:
-        """The metric of each pair with a circuit alone, kept."""
-        known = kept.point(name, len(circuit))
-        if known is None:
-            known = self.judge.values(circuit)
-            kept.add_point(name, len(circuit), known)
-        return known
+    def highlights(self, results: Mapping[str, Any]) -> tuple[page.Table, ...]:
+        """The methods, if the pairs are enough."""
+        from sonde.circuits import report
 
-    def _check_options(self, chosen: Mapping[str, registry.Method]) -> None:
-        known = sorted({name for finder in chosen.values() for name in _own(finder)})
-        for name in self.settings.options:
-            if name not in known:
-                there = f"there are {', '.join(known)}" if known else "they have none of their own"
-                raise errors.RequestError(
-                    f"no option {name!r} of {', '.join(chosen)}{errors.suggest(name, known)}; {there}"
-                )
+        return (report.table(self.found),) if self.found.search.judge.ends.enough else ()
+
+    def command(self, settings: circuits_settings.CircuitsSettings) -> str:
+        """With methods and choice."""
+        names = ",".join(self.methods)
+        words = ["--methods", names] if self.choice is None else ["--method", names, *self.choice.options()]
+        return f"{super().command(settings)} {shlex.join(words)}"
+
+    def _read(self, context: _Context) -> Found:
+        """Everything that was found, from the stages."""
+        search = self.search(context.settings, context)
+        found, curves = {}, {}
+        for name in self.methods:
+            found[name] = _scores(name, context)
+            known = {
+                point["n_edges"]: np.array(point["values"], dtype=np.float64)
+                for point in context.found(_stage("curve", name))["points"]
+            }
+            curves[name] = search.judge.curve(found[name], absolute=context.settings.absolute, known=known)
+        taken, checks = None, {}
+        if self.choice is not None:
+            one, kept = next(iter(found.values())), context.found(self.taken)
+            values = [np.array(kept[name], dtype=np.float64) for name in ("alone", "without") if kept[name]]
+            taken, checks = search.judged(one, search.circuit(one, self.choice.how), *values), kept["checks"]
+        return Found(self.model.cfg.model_name, search, found, curves, taken, checks)
 
 
-def halves(given: pairs.Pairs, *, seed: int = 0) -> tuple[pairs.Pairs, pairs.Pairs]:
-    """Two halves without a common pair, drawn within each cluster.
+def _stage(what: str, name: str) -> str:
+    """The name of a stage, which is also a file's."""
+    return f"{what}-{_ODD.sub('_', name)}"
 
-    Raises:
-        RequestError: There is only one pair.
-    """
-    if len(given) < 2:
-        raise errors.RequestError("one pair cannot both score and judge: give more pairs, or turn the holdout off")
-    drawn = np.random.default_rng(seed).permutation(len(given))
-    order = sorted(drawn.tolist(), key=lambda row: given.clusters[row])  # stable: drawn within a cluster
-    return given.select(sorted(order[::2])), given.select(sorted(order[1::2]))
+
+def _ends(context: _Context) -> dict[str, Any]:
+    return context.experiment.search(context.settings).measured()
+
+
+def _scored(method: str, context: _Context) -> dict[str, Any]:
+    search = context.experiment.search(context.settings, context)
+    return {"scores": search.scored(method, context.tell).to_json()}
+
+
+def _scores(method: str, context: _Context) -> scores.Scores:
+    return scores.Scores.from_json(context.found(_stage("scores", method))["scores"])
+
+
+def _sizes(context: _Context) -> list[dict[str, Any]]:
+    return [{"n_edges": count} for count in context.experiment.search(context.settings).sizes()]
+
+
+def _point(method: str, context: _Context, item: Mapping[str, Any]) -> dict[str, Any]:
+    search = context.experiment.search(context.settings, context)
+    return {**item, "values": search.best(_scores(method, context), item["n_edges"]).tolist()}
+
+
+def _joined(context: _Context, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"points": list(points)}
+
+
+def _taken(context: _Context) -> dict[str, Any]:
+    """The first method's circuit: what it does alone, and its checks."""
+    experiment = context.experiment
+    search = experiment.search(context.settings, context)
+    circuit = search.circuit(_scores(next(iter(experiment.methods)), context), experiment.choice.how)
+    alone, without = ([one.tolist() for one in search.alone(circuit)] + [[], []])[:2]
+    return {"alone": alone, "without": without, "checks": search.checks(circuit, experiment.choice, context.tell)}
 
 
 def forward_passes(method: str, whole: graph.Graph, options: Mapping[str, Any]) -> float | None:
@@ -340,16 +316,3 @@ def forward_passes(method: str, whole: graph.Graph, options: Mapping[str, Any]) 
         "sp-edges": BACKWARD * int(options.get("steps", 200)),
     }
     return known.get(method)
-
-
-def _own(finder: registry.Method) -> set[str]:
-    """Options that only this method has: those that its signature names."""
-    named = inspect.signature(finder).parameters.values()
-    common = {"ablation", "batch_size", "seed", "tell"}
-    return {one.name for one in named if one.kind is one.KEYWORD_ONLY} - common
-
-
-def _digest(given: pairs.Pairs) -> str:
-    """Changes when any token of any pair does."""
-    tokens = (given.clean, given.corrupt, given.ends, given.answers, given.wrongs)
-    return hashlib.sha256(b"".join(one.cpu().numpy().tobytes() for one in tokens)).hexdigest()[:16]

@@ -24,7 +24,7 @@ the size and carries nothing. Costs a forward pass over all pairs for each circu
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from jaxtyping import Float
 
 from sonde.analysis import stats
 from sonde.circuits import graph, running, scores
-from sonde.core import errors
+from sonde.core import errors, progress
 from sonde.report import charts
 
 SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -41,11 +41,6 @@ FEWEST = 6  # pairs; with five, flipping all signs alike happens by chance one t
 Whole = Callable[[float], int]
 #: How a part of all edges becomes a number of edges.
 ROUNDED: dict[str, Whole] = {"round": round, "floor": int}
-Tell = Callable[[str, int, int], None]
-
-
-def _silent(doing: str, done: int, of: int) -> None:
-    """Tells nobody."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -243,9 +238,8 @@ class Judge:
         *,
         shares: Sequence[float] = SIZES,
         absolute: bool = True,
-        known: dict[int, Float[np.ndarray, "pair"]] | None = None,
-        keep: Callable[[int, Float[np.ndarray, "pair"]], None] = lambda count, values: None,
-        tell: Tell = _silent,
+        known: Mapping[int, Float[np.ndarray, "pair"]] | None = None,
+        tell: progress.Tell = progress.silent,
     ) -> Curve:
         """Faithfulness of the best edges, at each size.
 
@@ -254,8 +248,7 @@ class Judge:
             shares: Parts of all edges.
             absolute: Whether a large negative score counts as much as a positive one.
             known: Sizes that are measured already, by number of edges.
-            keep: Given each new size as soon as it is measured.
-            tell: Told how far it is.
+            tell: Called with how far it is.
         """
         sizes = tuple(sorted(set(shares)))
         if not sizes or not 0 <= sizes[0] <= sizes[-1] <= 1:
@@ -265,12 +258,11 @@ class Judge:
         for done, count in enumerate(counts):
             if count not in have:
                 have[count] = self.values(found.circuit(n_edges=count, absolute=absolute))
-                keep(count, have[count])
             tell(f"faithfulness {found.method}", done + 1, len(counts))
         return Curve(found.method, sizes, counts, np.stack([have[count] for count in counts]), self.ends)
 
     def minimality(
-        self, circuit: graph.Circuit, *, most: int | None = None, seed: int = 0, tell: Tell = _silent
+        self, circuit: graph.Circuit, *, most: int | None = None, seed: int = 0, tell: progress.Tell = progress.silent
     ) -> Minimality:
         """Takes each edge out of the circuit by itself; `most` of them, drawn by `seed`, if there are more."""
         places = np.argwhere(circuit.edges)
@@ -288,7 +280,7 @@ class Judge:
         return Minimality(whole, dict(sorted(falls.items(), key=lambda one: -one[1])), len(circuit))
 
     def completeness(
-        self, circuit: graph.Circuit, *, parts: int = 10, seed: int = 0, tell: Tell = _silent
+        self, circuit: graph.Circuit, *, parts: int = 10, seed: int = 0, tell: progress.Tell = progress.silent
     ) -> Completeness:
         """Takes random halves of the circuit out of it, and out of the whole model."""
         rng, whole = np.random.default_rng(seed), circuit.graph.allowed

@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 from sonde.circuits import pairs as circuits_pairs
 from sonde.circuits.tasks import induction
+from sonde.core import progress
 from sonde.models import model as models_model
 from sonde.models import tiny
 
@@ -33,7 +34,6 @@ VOCAB, WIDTH = 64, 32
 SHORTEST, LONGEST = 6, 16
 BEHIND = 3  # places from the token that followed on at which a head may look for it
 BATCH = 64
-Tell = Callable[[str, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Recipe:
     d_model: int = 64
 
 
-def train(*, seed: int = 0, recipe: Recipe | None = None, tell: Tell | None = None) -> models_model.Model:
+def train(*, seed: int = 0, recipe: Recipe | None = None, tell: progress.Tell | None = None) -> models_model.Model:
     """Trains the model; the same seed gives the same weights on the same machine."""
     recipe = recipe or Recipe()
     network, generator = _network(recipe, seed), torch.Generator().manual_seed(seed)

@@ -1,18 +1,20 @@
-"""What did a search for circuits find? One page with curves, scores and edges; the circuit as picture, JSON and GraphML.
+"""What a search for circuits found: one page with curves, scores and edges; the circuit as picture, JSON and GraphML.
 
-    report.write(found, command="sonde circuits compare …")                       # report.html, figures/*.png
-    report.write(found, chosen=found.chosen("eap-ig", n_edges=100))               # and circuit.json, .graphml, .svg
+    report.report(found)                          # the page as data, for `page.write`
+    report.save_circuit(found, folder)            # circuit.json, .graphml, .svg, mib.json
 
 Layers go from the bottom up, as in the model. Costs a second or two, and a second for each picture.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sonde.analysis import stats
-from sonde.circuits import experiment, exporting, faithfulness, graph, layout, mib, picture, scores
+from sonde.circuits import experiment, exporting, faithfulness, graph, layout, mib, picture, scores, search
 from sonde.report import charts, page, wording
 from sonde.store import disk, documents
 
@@ -22,60 +24,41 @@ TOP = 30
 SHARED = 0.01
 
 
-def write(
-    found: experiment.Found,
-    *,
-    chosen: experiment.Chosen | None = None,
-    view: exporting.View = "split",
-    command: str = "",
-) -> Path:
-    """Writes the page and its figures, and the circuit if one is given; returns the page's path."""
-    if chosen is not None and len(chosen.circuit):
-        save_circuit(found, chosen, view=view)
-    return page.write(report(found, chosen=chosen, view=view, command=command), found.folder)
-
-
-def save_circuit(found: experiment.Found, chosen: experiment.Chosen, *, view: exporting.View = "split") -> None:
-    """Writes a circuit as circuit.json, circuit.graphml and mib.json (with all scores) and, if it can be seen, circuit.svg and figures/circuit.png."""
-    folder, mine = found.folder, found.scores[chosen.method]
+def save_circuit(found: experiment.Found, folder: Path, *, view: exporting.View = "split") -> None:
+    """Writes the circuit that was taken as circuit.json, circuit.graphml and mib.json (with all scores) and, if it can be seen, circuit.svg and figures/circuit.png."""
+    assert found.taken is not None
+    taken, mine = found.taken, found.scores[found.taken.method]
     with disk.explained(folder):
-        disk.write_atomic(folder / "circuit.json", (json.dumps(chosen.circuit.to_json(), indent=1) + "\n").encode())
-    exporting.save_graphml(chosen.circuit, folder / "circuit.graphml", scores=mine, view=view)
-    mib.write(folder / "mib.json", mine, circuit=chosen.circuit, d_model=found.search.model.cfg.d_model)
-    if len(chosen.circuit) <= layout.MOST_EDGES:
-        title = f"{chosen.method}, {found.search.settings.task}: {len(chosen.circuit)} edges"
-        picture.save_svg(chosen.circuit, folder / "circuit.svg", scores=mine, view=view, title=title)
-        picture.save_png(chosen.circuit, folder / "figures" / "circuit.png", scores=mine, view=view, title=title)
+        disk.write_atomic(folder / "circuit.json", (json.dumps(taken.circuit.to_json(), indent=1) + "\n").encode())
+    exporting.save_graphml(taken.circuit, folder / "circuit.graphml", scores=mine, view=view)
+    mib.write(folder / "mib.json", mine, circuit=taken.circuit, d_model=found.search.model.cfg.d_model)
+    if len(taken.circuit) <= layout.MOST_EDGES:
+        title = f"{taken.method}, {found.search.settings.task}: {len(taken.circuit)} edges"
+        picture.save_svg(taken.circuit, folder / "circuit.svg", scores=mine, view=view, title=title)
+        picture.save_png(taken.circuit, folder / "figures" / "circuit.png", scores=mine, view=view, title=title)
 
 
-def report(
-    found: experiment.Found,
-    *,
-    chosen: experiment.Chosen | None = None,
-    view: exporting.View = "split",
-    command: str = "",
-) -> page.Report:
+def report(found: experiment.Found, *, view: exporting.View = "split") -> page.Report:
     """The page as data."""
     names = ("sonde", "torch", "transformers", "numpy")
     sections = [_pairs(found)]
     if found.search.judge.ends.enough:
         sections = [_faithful(found), *sections]
-        if chosen is not None and len(chosen.circuit):
-            sections.insert(1, _circuit(found, chosen, view))
+        if found.taken is not None and len(found.taken.circuit):
+            sections.insert(1, _circuit(found, found.taken, view))
         sections += [_method(one, found) for one in found.scores.values()]
     return page.Report(
         title=f"Circuits of {found.model_id}: {found.search.settings.task}",
-        summary=sentences(found, chosen=chosen),
+        summary=sentences(found),
         sections=tuple(sections),
-        settings={"model": found.model_id, "methods": ", ".join(found.scores), **found.search.settings.to_json()},
+        settings={"model": found.model_id, "methods": ", ".join(found.scores), **found.search.settings.shown()},
         versions={name: documents.package_version(name) or "?" for name in names},
-        command=command,
     )
 
 
-def sentences(found: experiment.Found, *, chosen: experiment.Chosen | None = None) -> tuple[str, ...]:
+def sentences(found: experiment.Found) -> tuple[str, ...]:
     """What was found, in words; nothing but that the pairs are too few if they are."""
-    search, ends = found.search, found.search.judge.ends
+    searched, ends = found.search, found.search.judge.ends
     left = _left_out(found)
     if not ends.enough:
         few = (
@@ -83,19 +66,19 @@ def sentences(found: experiment.Found, *, chosen: experiment.Chosen | None = Non
             "chance. Scores and metrics are kept; give more pairs for a report."
         )
         return (few, *left)
-    better = ends.whole > ends.empty if search.metric.better == "high" else ends.whole < ends.empty
+    better = ends.whole > ends.empty if searched.metric.better == "high" else ends.whole < ends.empty
     said = [
-        f"The whole model has a mean {search.metric.name} of {ends.whole.mean():.3g} on {len(ends.whole)} pairs, the model with "
+        f"The whole model has a mean {searched.metric.name} of {ends.whole.mean():.3g} on {len(ends.whole)} pairs, the model with "
         f"every edge cut {ends.empty.mean():.3g}; the whole model is better on {better.mean():.0%} of them.",
-        f"{len(search.scoring)} pairs gave the scores, {len(search.judging)} others judged."
-        if search.settings.holdout
+        f"{len(searched.scoring)} pairs gave the scores, {len(searched.judging)} others judged."
+        if searched.settings.holdout
         else "The same pairs gave the scores and judged, so faithfulness is too high.",
         *left,
     ]
-    if doubt := doubts(ends, search.metric.better):
+    if doubt := doubts(ends, searched.metric.better):
         said.append(doubt)
-    if chosen is not None:
-        said.append(_chosen(found, chosen))
+    if found.taken is not None:
+        said += [_chosen(found, found.taken), *_checked(found.checks)]
     control = found.curves.get(CONTROL)
     for name, curve in found.curves.items():
         text = f"{name}: CPR {_words(curve.cpr)}, CMD {_words(curve.cmd)}"
@@ -217,7 +200,7 @@ def _faithful(found: experiment.Found) -> page.Section:
     return page.Section("Faithfulness", text, charts=tuple(drawn), tables=(table(found), points))
 
 
-def _circuit(found: experiment.Found, chosen: experiment.Chosen, view: exporting.View) -> page.Section:
+def _circuit(found: experiment.Found, chosen: search.Chosen, view: exporting.View) -> page.Section:
     flat = exporting.flat(chosen.circuit, scores=found.scores[chosen.method], view=view)
     kept = sorted((one for one in flat.edges if one.part != "inside"), key=lambda one: -abs(one.score))
     text = (
@@ -258,7 +241,7 @@ def _left_out(found: experiment.Found) -> tuple[str, ...]:
     return (f"Left out: {reasons}.",) if reasons else ()
 
 
-def _chosen(found: experiment.Found, chosen: experiment.Chosen) -> str:
+def _chosen(found: experiment.Found, chosen: search.Chosen) -> str:
     whole = found.search.graph.n_edges
     if chosen.f is None or chosen.without is None:
         low, high = chosen.thresholds
@@ -270,6 +253,25 @@ def _chosen(found: experiment.Found, chosen: experiment.Chosen) -> str:
         f"The circuit of {chosen.method} has {len(chosen.circuit):,} of {whole:,} edges and {len(chosen.circuit.nodes)} nodes. "
         f"Alone it has f = {_words(chosen.f)}; the model without it f = {_words(chosen.without)}."
     )
+
+
+def _checked(checks: Mapping[str, Any]) -> list[str]:
+    """Minimality and completeness in words."""
+    said = []
+    if one := checks.get("minimality"):
+        most = ", ".join(f"{name} {fall:.3g}" for name, fall in list(one["falls"].items())[:3])
+        said.append(
+            f"Minimality: {len(one['falls'])} of {one['n_edges']} edges taken out one at a time; for {one['idle']:.0%} of them f "
+            f"changes by less than 0.001. f falls most without {most}."
+        )
+    if two := checks.get("completeness"):
+        gaps = two["gaps"]
+        said.append(
+            f"Completeness: over {len(gaps)} random halves, circuit and model without them differ in f by "
+            f"{sum(gaps) / len(gaps):.3g} on average, {max(gaps):.3g} at most; the model without the whole circuit has "
+            f"f = {two['without']:.3g}."
+        )
+    return said
 
 
 def _interval(one: stats.Estimate) -> wording.Interval | float:

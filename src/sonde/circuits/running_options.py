@@ -12,7 +12,7 @@ An option that no finder knows is an error, never ignored.
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from sonde.circuits import metrics as circuits_metrics
 from sonde.circuits import pairs as circuits_pairs
 from sonde.circuits import running
 from sonde.circuits import scores as circuits_scores
-from sonde.core import errors
+from sonde.core import errors, progress
 from sonde.models import model as models_model
 
 
@@ -35,13 +35,13 @@ class Options:
         ablation: What a cut edge carries: `resample`, `zero` or `mean`.
         batch_size: Pairs to run at once; None for as many as fit.
         seed: Of whatever is drawn at random.
-        tell: Told what is being done, how much, and of how much.
+        tell: Called with what is being done, how much, and of how much.
     """
 
     ablation: str = "resample"
     batch_size: int | None = None
     seed: int = 0
-    tell: Callable[[str, int, int], Any] = lambda doing, done, of: None
+    tell: progress.Tell = progress.silent
 
     @classmethod
     def of(cls, method: str, given: Mapping[str, Any]) -> "Options":

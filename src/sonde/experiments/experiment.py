@@ -125,7 +125,7 @@ class Experiment(Generic[SettingsT]):
     Attributes:
         kind: What sort of run it makes.
         settings_type: The class of its settings.
-        stages: Its stages, in order.
+        stages: Its stages, in order; where they depend on what it is made with, `__init__` sets them.
         results_kind: The schema of `results.json`.
         verb: The words of its command, after `sonde`.
         model: The model, where there is one.
@@ -133,9 +133,9 @@ class Experiment(Generic[SettingsT]):
 
     kind: ClassVar[str]
     settings_type: ClassVar[type[settings.Settings]]
-    stages: ClassVar[tuple[Stage | Items, ...]]
+    stages: tuple[Stage | Items, ...]
     results_kind: ClassVar[str]
-    verb: ClassVar[tuple[str, ...]]
+    verb: tuple[str, ...]
 
     def __init__(self, model: models_model.Model | None = None) -> None:
         """Takes the model."""
@@ -173,6 +173,9 @@ class Experiment(Generic[SettingsT]):
         """What `results.json` holds, without `timing`."""
         stages = {one.name: context.found(one.name) for one in self.stages}
         return {"settings": context.settings.to_json(), **stages}
+
+    def save(self, context: Context[SettingsT], results: Content) -> None:
+        """Writes files of its own beside `results.json`; they are sealed with the rest."""
 
     def summary(self, results: Content) -> dict[str, Any]:
         """What the manifest says at the end."""

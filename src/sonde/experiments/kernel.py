@@ -240,6 +240,7 @@ def _finished(context: experiments.Context[Any]) -> Result:
     path = kept.folder / RESULTS
     documents.write_results(path, experiment.results(context) | {"timing": _times(context)})
     results = documents.read_results(path, experiment.results_kind)
+    experiment.save(context, results)
     report = experiment.report(results, kept.id)
     written = None
     if report is not None:

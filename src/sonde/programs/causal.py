@@ -20,11 +20,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sonde.core import errors
+from sonde.core import errors, progress
 from sonde.programs import causal_asking, causal_pairs, causal_settings, causal_traces, prompts
 
 Program = causal_asking.Program
-Tell = causal_asking.Tell
 
 
 class CausalTracer:
@@ -39,32 +38,45 @@ class CausalTracer:
             **options: Other fields of `TraceSettings`: systematic, min_pairs, controls, seed, positions, roles, …
         """
         self.model = model
-        self.settings = causal_settings.of_options({"template": template, **options})
+        self.settings = causal_settings.TraceSettings(model=model.cfg.model_name, template=template, **options)
 
-    def trace_residual(self, programs: Sequence[Program], *, on_progress: Tell | None = None) -> causal_traces.Trace:
+    @classmethod
+    def of(cls, model: Any, settings: causal_settings.TraceSettings) -> "CausalTracer":
+        """A tracer with settings that are made already."""
+        tracer = cls(model)
+        tracer.settings = settings
+        return tracer
+
+    def trace_residual(
+        self, programs: Sequence[Program], *, on_progress: progress.Tell | None = None
+    ) -> causal_traces.Trace:
         """Patches the residual stream going into each layer, and after the last; see `prepare` and `trace`."""
         return self.trace(self.prepare(programs), "residual_stream", on_progress=on_progress)
 
-    def trace_heads(self, programs: Sequence[Program], *, on_progress: Tell | None = None) -> causal_traces.Trace:
+    def trace_heads(
+        self, programs: Sequence[Program], *, on_progress: progress.Tell | None = None
+    ) -> causal_traces.Trace:
         """Patches what each attention head writes."""
         return self.trace(self.prepare(programs), "attention_heads", on_progress=on_progress)
 
-    def trace_mlp(self, programs: Sequence[Program], *, on_progress: Tell | None = None) -> causal_traces.Trace:
+    def trace_mlp(
+        self, programs: Sequence[Program], *, on_progress: progress.Tell | None = None
+    ) -> causal_traces.Trace:
         """Patches what each MLP writes."""
         return self.trace(self.prepare(programs), "mlp", on_progress=on_progress)
 
-    def trace_knockout(self, programs: Sequence[Program], *, on_progress: Tell | None = None) -> causal_traces.Trace:
+    def trace_knockout(
+        self, programs: Sequence[Program], *, on_progress: progress.Tell | None = None
+    ) -> causal_traces.Trace:
         """Forbids attention from each role of the chain at each before it, in the clean programs; nothing is patched."""
         return self.trace(self.prepare(programs), "knockout", on_progress=on_progress)
 
-    def prepare(
-        self, programs: Sequence[Program], *, tell: Tell = lambda doing, done, of: None
-    ) -> causal_asking.Prepared:
+    def prepare(self, programs: Sequence[Program], *, tell: progress.Tell = progress.silent) -> causal_asking.Prepared:
         """Makes the pairs and asks the model all of them.
 
         Args:
             programs: Texts, (text, answer), (text, answer, metadata), or Pairs.
-            tell: Told what is being done, how much, and of how much.
+            tell: Called with what is being done, how much, and of how much.
 
         Raises:
             RequestError: A program is no good, no pair is left, or the model cannot do the task.
@@ -72,7 +84,7 @@ class CausalTracer:
         return causal_asking.prepare(self.model, programs, self.settings, tell=tell)
 
     def trace(
-        self, prepared: causal_asking.Prepared, component: str, *, on_progress: Tell | None = None
+        self, prepared: causal_asking.Prepared, component: str, *, on_progress: progress.Tell | None = None
     ) -> causal_traces.Trace:
         """Patches one component in all pairs and controls, and at all tokens of the first pair.
 
@@ -95,7 +107,7 @@ class CausalTracer:
         component: causal_settings.Component,
         *,
         everywhere: bool = False,
-        on_progress: Tell | None = None,
+        on_progress: progress.Tell | None = None,
     ) -> Any:
         """Patches one component in some pairs; None for no pairs.
 
@@ -103,7 +115,7 @@ class CausalTracer:
             tasks: The pairs.
             component: What to patch.
             everywhere: At all tokens, whatever the settings say.
-            on_progress: Told what is being done, how much, and of how much.
+            on_progress: Called with what is being done, how much, and of how much.
         """
         if not tasks:
             return None
@@ -164,17 +176,17 @@ class CausalTracer:
         tasks: Sequence[causal_pairs.Task],
         component: causal_settings.Component,
         positions: Any,
-        on_progress: Tell | None,
+        on_progress: progress.Tell | None,
         together: Any = None,
     ) -> Any:
         from sonde.analysis.tracing import sweeps
 
         chosen: Any = {"layers": self._layers(component), "positions": positions, "together": together}
         pairs = [one.trace_pair() for one in tasks]
-        settings = sweeps.Settings(**chosen, backend=self.settings.backend)  # type: ignore[arg-type]
+        settings = sweeps.Settings(**chosen, backend=self.settings.backend)
         return sweeps.sweep(self.model, pairs, component, settings=settings, on_progress=on_progress)  # type: ignore[arg-type]
 
-    def _cut(self, tasks: Sequence[causal_pairs.Task], on_progress: Tell | None) -> Any:
+    def _cut(self, tasks: Sequence[causal_pairs.Task], on_progress: progress.Tell | None) -> Any:
         """Knockouts of all routes; in each grid columns count the routes of its own pair."""
         from sonde.analysis.tracing import knockout
 

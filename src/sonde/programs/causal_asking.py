@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from sonde.analysis import stats
-from sonde.core import errors
+from sonde.core import errors, progress
 from sonde.programs import (
     binding,
     causal_pairs,
@@ -35,7 +35,6 @@ from sonde.programs import (
 )
 
 Program = str | tuple[Any, ...] | counterfactuals.Pair
-Tell = Callable[[str, int, int], Any]
 BATCH = 16
 EARLY = "its root stands on line 1 or 2"
 ANY_ROOT = "systematic=False, on the command line --any-root"
@@ -146,7 +145,7 @@ def prepare(
     programs: Sequence[Program],
     settings: causal_settings.TraceSettings,
     *,
-    tell: Tell = lambda doing, done, of: None,
+    tell: progress.Tell = progress.silent,
 ) -> Prepared:
     """Makes the pairs and asks the model all of them.
 
@@ -154,7 +153,7 @@ def prepare(
         model: The model.
         programs: What to trace.
         settings: How.
-        tell: Told what is being done, how much, and of how much.
+        tell: Called with what is being done, how much, and of how much.
 
     Raises:
         RequestError: A program or role is no good, no pair is left, or the model cannot do the task.
@@ -177,7 +176,7 @@ def prepare(
         if settings.only_right:
             controls, impossible = followed, [*impossible, *unlike]
         dropped = [*dropped, *impossible]
-    return Prepared(tuple(made), tuple(controls), tuple(dropped), _texts(programs), ability)
+    return Prepared(tuple(made), tuple(controls), tuple(dropped), texts(programs), ability)
 
 
 def asked(
@@ -241,7 +240,7 @@ def _read(index: int, item: Program) -> str | counterfactuals.Pair:
     )
 
 
-def _texts(programs: Sequence[Program]) -> tuple[str, ...]:
+def texts(programs: Sequence[Program]) -> tuple[str, ...]:
     """All texts given, both of a Pair."""
     given = [(one.clean, one.counterfactual) if isinstance(one, counterfactuals.Pair) else one for one in programs]
     return tuple(text for one in given for text in ([one] if isinstance(one, str) else one) if isinstance(text, str))

@@ -1,95 +1,73 @@
-"""What is traced, and what must hold before anything is? The settings of a causal trace.
+"""The settings of a causal trace, with what must hold before anything is traced. Costs nothing."""
 
-Costs nothing. Everything that fixes a result is in `to_json`, which an output folder remembers.
-"""
-
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
+import pydantic
+
 from sonde.core import errors
+from sonde.core import settings as core_settings
 from sonde.programs import prompts
 
 Component = Literal["residual_stream", "attention_heads", "attention", "mlp", "knockout"]
 COMPONENTS: tuple[Component, ...] = get_args(Component)
+TEMPLATES = ("minimal", "variable_binding", "entity_tracking")
+PARTS: tuple[Component, ...] = ("residual_stream", "attention_heads", "mlp")
 KNOCKOUT: Component = "knockout"
 WITHOUT_EXAMPLE: tuple[Component, ...] = ("attention_heads", KNOCKOUT)
-BACKENDS = ("sonde", "nnsight")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TraceSettings:
-    """How to trace.
+class TraceSettings(core_settings.Settings):
+    """What to trace, and how; a `CausalTracer` has neither programs nor components."""
 
-    Attributes:
-        template: The prompt, with `{code}`; the answer must be what comes next.
-        systematic: Leave out programs whose root stands on line 1 or 2, where a heuristic answers.
-        min_pairs: Refuse to trace if the model answers fewer pairs right, both ways.
-        only_right: Trace only pairs that the model answers right, both ways. False is for trying the machinery on
-            models that cannot do the task, and makes no finding.
-        controls: Also trace pairs in which a constant off the chain differs.
-        seed: Fixes the counterfactuals.
-        positions: Trace the last token of each role, or all tokens.
-        roles: Only these roles; None for all.
-        together: Roles whose tokens are also patched in one run; `rhs` stands for all right-hand sides of the chain.
-        layers: Only these layers; None for all.
-        window: In knockouts, how many layers from each on are cut together.
-        backend: What runs the model: `sonde`, which is fast, or `nnsight`, to check it.
-    """
+    model: str = core_settings.field("", "The model's name.")
+    components: tuple[Component, ...] = core_settings.field((), "What to patch.", option="--component")
+    programs: tuple[str, ...] = core_settings.field((), "The texts of all programs.", option="")
+    template: str = core_settings.field(
+        prompts.MINIMAL, "The prompt, with {code}; the answer must be what comes next.", option=""
+    )
+    systematic: bool = core_settings.field(
+        True, "Leave out programs whose root stands on line 1 or 2, where a heuristic answers.", option="--any-root"
+    )
+    min_pairs: int = core_settings.field(8, "Pairs that the model must answer right both ways.", ge=1)
+    only_right: bool = core_settings.field(
+        True, "Trace only pairs that the model answers right; otherwise nothing is found, only tried.", option=""
+    )
+    controls: bool = core_settings.field(
+        True, "Also trace pairs in which a constant off the chain differs.", option="--no-controls"
+    )
+    seed: int = core_settings.field(0, "Fixes the counterfactuals.", ge=0)
+    positions: Literal["roles", "all"] = core_settings.field("roles", "The last token of each role, or all.", option="")
+    roles: tuple[str, ...] | None = core_settings.field(None, "Only these roles.", min_length=1)
+    together: tuple[str, ...] | None = core_settings.field(
+        None, "Roles that are also patched in one run; rhs stands for all right-hand sides of the chain.", min_length=1
+    )
+    layers: tuple[int, ...] | None = core_settings.field(None, "Only these layers.", min_length=1)
+    window: int = core_settings.field(1, "In knockouts, how many layers from each on are cut together.", ge=1)
+    backend: Literal["sonde", "nnsight"] = core_settings.field(
+        "sonde", "sonde, which is fast, or nnsight, to check it."
+    )
 
-    template: str = prompts.MINIMAL
-    systematic: bool = True
-    min_pairs: int = 8
-    only_right: bool = True
-    controls: bool = True
-    seed: int = 0
-    positions: str = "roles"
-    roles: Sequence[str] | None = None
-    together: Sequence[str] | None = None
-    layers: Sequence[int] | None = None
-    window: int = 1
-    backend: str = "sonde"
+    @pydantic.field_validator("roles", "together", mode="before")
+    @classmethod
+    def _several(cls, given: Any) -> Any:
+        return (given,) if isinstance(given, str) else given
 
-    def __post_init__(self) -> None:
-        """Refuses what cannot run."""
-        prompts.check(self.template)
-        for name in ("roles", "together", "layers"):
-            given = getattr(self, name)
-            if given is not None:
-                object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
-        checks = (
-            ("min_pairs", self.min_pairs >= 1, "at least 1"),
-            ("seed", self.seed >= 0, "0 or more"),
-            ("positions", self.positions in ("roles", "all"), "'roles' or 'all'"),
-            ("backend", self.backend in BACKENDS, " or ".join(map(repr, BACKENDS))),
-            ("roles", self.roles is None or len(self.roles) > 0, "one or more roles"),
-            ("together", self.together is None or len(self.together) > 0, "one or more roles"),
-            ("window", self.window >= 1, "at least 1"),
-            ("layers", self.layers is None or len(self.layers) > 0, "one or more layers"),
-        )
-        for name, good, expected in checks:
-            if not good:
-                raise errors.RequestError(f"{name} must be {expected}, got {getattr(self, name)!r}")
+    @pydantic.field_validator("template")
+    @classmethod
+    def _with_a_place(cls, template: str) -> str:
+        prompts.check(template)
+        return template
 
-    def to_json(self) -> dict[str, Any]:
-        """The settings as JSON data."""
-        told = dataclasses.asdict(self)
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items()}
+    def shown(self) -> dict[str, Any]:
+        """How it is traced, as the report shows it."""
+        return self.model_dump(mode="json", exclude={"model", "components", "programs"})
 
-
-def of_options(options: dict[str, Any]) -> TraceSettings:
-    """Settings from keyword arguments.
-
-    Raises:
-        RequestError: There is no such setting.
-    """
-    known = [field.name for field in dataclasses.fields(TraceSettings)]
-    for name in options:
-        if name not in known:
-            raise errors.RequestError(
-                f"a causal trace has no setting {name!r}{errors.suggest(name, known)} Settings: {', '.join(known)}"
-            )
-    return TraceSettings(**options)
+    def options(self) -> list[str]:
+        """The command-line options for it, but for the programs."""
+        named = [name for name in TEMPLATES if getattr(prompts, name.upper()) == self.template]
+        words = ["--template", named[0]] if named else []
+        return [*super().options(), *words, *(["--all-tokens"] if self.positions == "all" else [])]
 
 
 def components(given: str | Sequence[str]) -> tuple[Component, ...]:

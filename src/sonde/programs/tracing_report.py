@@ -1,11 +1,9 @@
-"""What does a causal trace look like? Heatmaps, staircases, one table, and a page that says what was found.
+"""The page of a causal trace: heatmaps, staircases, one table, and what was found in words.
 
-    tracing_report.write(result, command="sonde trace …")     # report.html and figures/*.png in the result's folder
+    tracing_report.report(result)     # as data, for `page.write`
 
 Layers go from the bottom up, as in the model. Costs a second or two.
 """
-
-from pathlib import Path
 
 import numpy as np
 
@@ -37,22 +35,23 @@ SHOWN = {" ": "␣", "\n": "↵"}
 OFTEN = 0.5
 
 
-def write(result: causal_runner.InterventionResult, *, command: str = "") -> Path:
-    """Writes the page and its figures into the result's folder; returns the page's path."""
-    return page.write(report(result, command=command), result.folder)
-
-
-def report(result: causal_runner.InterventionResult, *, command: str = "") -> page.Report:
+def report(result: causal_runner.InterventionResult) -> page.Report:
     """The page as data."""
     packages = {name: documents.package_version(name) or "?" for name in ("sonde", "torch", "transformers", "numpy")}
     return page.Report(
         title=f"Causal trace of {result.model_id}",
         summary=sentences(result),
         sections=(_asked(result), *(_section(trace) for trace in result.traces.values())),
-        settings={"model": result.model_id, "programs": len(result.prepared.programs), **result.settings.to_json()},
+        settings={"model": result.model_id, "programs": len(result.prepared.programs), **result.settings.shown()},
         versions=packages,
-        command=command,
     )
+
+
+def tables(result: causal_runner.InterventionResult) -> tuple[page.Table, ...]:
+    """What was patched, and what was knocked out, as far as it was."""
+    patched = any(name != causal_settings.KNOCKOUT for name in result.traces)
+    cut = [knockout_table(one) for name, one in result.traces.items() if name == causal_settings.KNOCKOUT]
+    return (*([table(result)] if patched else []), *cut)
 
 
 def sentences(result: causal_runner.InterventionResult) -> tuple[str, ...]:
@@ -183,7 +182,7 @@ def head_heatmap(trace: causal_traces.Trace, role: str) -> charts.Heatmap:
     found = trace.by_role("recovery")
     row = found.roles.index(role)
     return charts.Heatmap(
-        key=f"{trace.component}-{role}",
+        key=f"{trace.component}-{role.replace(' ', '-').replace('+', '-')}",
         title=f"{NAMES[trace.component]}: recovery at {role}",
         cells=found.estimate[row][::-1],
         rows=tuple(map(str, found.layers[::-1])),

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import sonde
-from sonde._cli import trace_episode
-from sonde.analysis.tracing import stretches, temporal
+from sonde.analysis.tracing import episode, stretches, temporal
 from sonde.core import errors
 
 TOKENS = tuple((31 * i * i + 7 * i) % 250 for i in range(20))
@@ -145,12 +144,12 @@ def test_stretches_fit_beside_the_step_before_the_reply_and_not_on_the_first_tok
 
 def test_the_page_of_an_episode_says_what_the_controls_say(llama):
     found = temporal.influence(llama, TOKENS, STEPS, layer=1, controls=3)
-    told = " ".join(trace_episode.sentences(found))
+    told = " ".join(episode.sentences(found))
     assert "own values back" in told
     assert ("has no control" in told) or ("elsewhere" in told)
-    table = trace_episode.table(found)
+    table = episode.table(found)
     assert table.columns[-3:] == ("KL elsewhere", "stretches", "of them below")
     by_cell = {row[:2]: row[4:] for row in table.rows}
     assert by_cell[0, 1] == (None, 0, None)
     assert by_cell[1, 3][1] == 3
-    assert trace_episode.table(temporal.influence(llama, TOKENS, STEPS, layer=1)).columns[-1] == "drop"
+    assert episode.table(temporal.influence(llama, TOKENS, STEPS, layer=1)).columns[-1] == "drop"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import sonde
+from sonde import experiments
 from sonde.circuits import experiment, faithfulness, report, tasks
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -30,29 +31,28 @@ def searched(folder, lines, **settings):
     """A search over pairs from a file, by two methods, with a circuit."""
     file = folder / "pairs.jsonl"
     file.write_text("\n".join(map(json.dumps, lines)))
+    asked = experiment.CircuitsSettings(model="tiny-gpt2", task=str(file), **settings)
     with sonde.load("tiny-gpt2") as model:
-        search = experiment.Search(model, experiment.Settings(task=str(file), **settings))
-        found = search.run(["eap", "random"], folder=folder / "out")
-        return found, found.chosen("eap", n_edges=10)
+        search = experiment.Circuits(model, ["eap", "random"], choice=experiment.Choice(n_edges=10))
+        return search, experiments.run(search, asked, run="out", runs_dir=folder)
 
 
 def test_on_few_pairs_it_says_that_they_are_too_few_and_nothing_else(tmp_path):
-    found, chosen = searched(tmp_path, [line(at) for at in range(4)])
-    said = report.sentences(found, chosen=chosen)
+    search, result = searched(tmp_path, [line(at) for at in range(4)])
+    said = report.sentences(search.found)
     assert len(said) == 1
     assert said[0].startswith(f"Too few pairs to tell: 2 judge, and it takes {faithfulness.FEWEST}")
-    made = report.report(found, chosen=chosen)
-    assert made.summary == said
-    assert [section.title for section in made.sections] == ["Pairs"]
-    text = report.write(found, chosen=chosen).read_text()
+    assert result.report.summary == said
+    assert [section.title for section in result.report.sections] == ["Pairs"]
+    text = result.html.read_text()
     assert "CPR" not in text
     assert "does not do this task" not in text
     assert json.loads((tmp_path / "out" / "results.json").read_text())["pairs"]["enough"] is False
 
 
 def test_with_the_stated_number_of_pairs_it_reports(tmp_path):
-    found, chosen = searched(tmp_path, [line(at) for at in range(2 * faithfulness.FEWEST)])
-    said = " ".join(report.sentences(found, chosen=chosen))
+    search, _ = searched(tmp_path, [line(at) for at in range(2 * faithfulness.FEWEST)])
+    said = " ".join(report.sentences(search.found))
     assert "Too few" not in said
     assert "eap: CPR" in said
     assert "Left out" not in said
@@ -61,7 +61,8 @@ def test_with_the_stated_number_of_pairs_it_reports(tmp_path):
 def test_lines_that_are_left_out_are_counted_with_their_reason(tmp_path):
     lines = [line(at % 8) for at in range(20)]  # twelve of them were there before
     lines.append({"clean": "xyzxy", "corrupt": "xyzx", "answer": "z", "wrong": "y"})
-    found, _ = searched(tmp_path, lines, holdout=False)
+    search, result = searched(tmp_path, lines, holdout=False)
+    found = search.found
     assert found.search.report.kept == 8
     assert found.search.report.dropped == {
         "the same pair as an earlier one": 12,
@@ -72,7 +73,7 @@ def test_lines_that_are_left_out_are_counted_with_their_reason(tmp_path):
         "Left out: 12 (the same pair as an earlier one), 1 (clean and corrupt differ in their number of tokens)."
         in said
     )
-    assert "the same pair as an earlier one" in report.write(found).read_text()
+    assert "the same pair as an earlier one" in result.html.read_text()
 
 
 def test_lines_that_were_not_drawn_are_counted_too(tmp_path):

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import sonde
-from sonde.circuits import experiment, faithfulness, graph, pairs, running, scores
+from sonde.circuits import faithfulness, graph, pairs, running, scores, search
 from sonde.core import errors
 
 TEXTS = [
@@ -105,12 +105,12 @@ def test_the_sizes_are_mibs_and_a_perfect_ranking_of_all_sizes_would_have_a_cpr_
     assert curve.cmd.value == pytest.approx(0.0)
 
 
-def test_sizes_that_are_known_are_not_measured_again(judge, exact):
-    kept, told = {}, []
-    first = judge.curve(exact, keep=kept.__setitem__, tell=lambda *words: told.append(words))
+def test_sizes_that_are_known_are_not_measured_again(judge, exact, monkeypatch):
+    told = []
+    first = judge.curve(exact, tell=lambda *words: told.append(words))
     assert told[-1] == ("faithfulness brute", 10, 10)
-    assert set(kept) == set(first.n_edges) - {0, 110}
-    again = judge.curve(exact, known=kept, keep=lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(judge, "values", lambda _: pytest.fail("measured again"))
+    again = judge.curve(exact, known=dict(zip(first.n_edges, first.values, strict=True)))
     assert np.array_equal(first.values, again.values)
 
 
@@ -190,11 +190,11 @@ def test_what_cannot_be_judged_is_refused(judge, exact):
 def test_the_halves_share_clusters_but_no_pair_and_the_seed_fixes_them():
     drawn = [pairs.Pair([at, 1], [at, 2], label=str(at), cluster=f"c{at % 4}") for at in range(24)]
     given = pairs.Pairs.of(drawn)
-    one, two = experiment.halves(given, seed=3)
+    one, two = search.halves(given, seed=3)
     assert not set(one.labels) & set(two.labels)
     assert set(one.labels) | set(two.labels) == set(given.labels)
     assert sorted(one.clusters) == sorted(two.clusters)
-    assert experiment.halves(given, seed=3)[0].labels == one.labels
-    assert experiment.halves(given, seed=4)[0].labels != one.labels
+    assert search.halves(given, seed=3)[0].labels == one.labels
+    assert search.halves(given, seed=4)[0].labels != one.labels
     with pytest.raises(errors.RequestError, match="one pair cannot"):
-        experiment.halves(given.select([0]))
+        search.halves(given.select([0]))

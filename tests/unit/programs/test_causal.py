@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import sonde
+from sonde import experiments, store
 from sonde.core import errors
 from sonde.programs import (
     CausalExperimentRunner,
@@ -27,7 +28,7 @@ from sonde.report import page
 
 PROGRAMS = causal_asking.drawn(4, 2, 8, seed=0)
 SYSTEMATIC = "a = 4\nb = 7\nc = 2\nd = c\n#d: "
-FILES = ["intervention_results.json", "models.json", "patch_results.json", "rows.jsonl", "settings.json"]
+FILES = ["intervention_results.json", "patch_results.json"]
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +47,8 @@ def untaught():
 
 @pytest.fixture(scope="module")
 def traced(learned, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("traced") / "whole"
-    return run_causal_tracing_experiment(learned, PROGRAMS, folder=folder)
+    folder = tmp_path_factory.mktemp("traced")
+    return run_causal_tracing_experiment(learned, PROGRAMS, run="whole", runs_dir=folder, output_dir=folder / "out")
 
 
 def test_a_model_that_cannot_do_the_task_is_refused_before_any_sweep(untaught, monkeypatch):
@@ -124,8 +125,10 @@ def test_every_component_is_patched_as_a_plain_patch_would(learned, traced):
 
 def test_all_right_hand_sides_are_patched_together_as_one_plain_patch_would(learned, tmp_path):
     options = {"together": "rhs", "layers": [0, 2, 4], "roles": ["rhs_2"]}
-    runner = CausalExperimentRunner(tmp_path, **options)
-    found = runner.run_intervention_experiment(learned, PROGRAMS, ["residual_stream", "attention_heads"])
+    runner = CausalExperimentRunner(tmp_path / "out", **options)
+    found = runner.run_intervention_experiment(
+        learned, PROGRAMS, ["residual_stream", "attention_heads"], runs_dir=tmp_path
+    )
     trace, task = found.traces["residual_stream"], found.prepared.tasks[0]
     assert trace.roles == ("rhs_2", "rhs together")
     at = [task.roles["rhs_1"][-1], task.roles["rhs_2"][-1]]
@@ -147,8 +150,8 @@ def test_all_right_hand_sides_are_patched_together_as_one_plain_patch_would(lear
 
 
 def test_attention_between_roles_is_forbidden_as_a_plain_knockout_would(learned, tmp_path):
-    runner = CausalExperimentRunner(tmp_path, window=2, layers=[0, 1])
-    found = runner.run_intervention_experiment(learned, PROGRAMS, "knockout")
+    runner = CausalExperimentRunner(tmp_path / "out", window=2, layers=[0, 1])
+    found = runner.run_intervention_experiment(learned, PROGRAMS, "knockout", run="it", runs_dir=tmp_path)
     trace, task = found.traces["knockout"], found.prepared.tasks[3]
     steps = ["rhs_2 -> rhs_1", "query -> rhs_1", "query -> rhs_2", "final -> rhs_1", "final -> rhs_2", "final -> query"]
     assert list(trace.roles[:6]) == steps
@@ -170,8 +173,7 @@ def test_attention_between_roles_is_forbidden_as_a_plain_knockout_would(learned,
     (row, *_) = json.loads((found.folder / "intervention_results.json").read_text())
     assert row["routes"][:6] == steps
     assert set(found.summary["components"]["knockout"]["by_role"]) == {"changed", "recovery"}
-    path = tracing_report.write(found)
-    assert "forbidding" in path.read_text()
+    assert "forbidding" in (tmp_path / "it" / "report.html").read_text()
     only = CausalTracer(learned, roles=["final", "rhs_1"]).trace_knockout(PROGRAMS)
     assert only.roles == ("final -> rhs_1",)
     with pytest.raises(errors.RequestError, match="between two roles"):
@@ -180,17 +182,17 @@ def test_attention_between_roles_is_forbidden_as_a_plain_knockout_would(learned,
         CausalTracer(learned, backend="nnsight").trace_knockout(PROGRAMS)
 
 
-def test_a_folder_with_counterfactuals_drawn_otherwise_is_refused(learned, tmp_path):
-    runner = CausalExperimentRunner(tmp_path, layers=[0], roles=["final"])
-    first = CausalTracer(learned, layers=[0], roles=["final"]).prepare(PROGRAMS)
-    tracer = CausalTracer(learned, layers=[0], roles=["final"])
-    runner.run_prepared(tracer, first, ["mlp"], folder=tmp_path / "x")
+def test_a_run_with_counterfactuals_drawn_otherwise_is_refused(learned, tmp_path):
+    first = causal_runner.ProgramsTrace(learned, PROGRAMS, ["mlp"])
+    settings = first.settings(layers=[0], roles=["final"])
+    experiments.run(first, settings, run="x", runs_dir=tmp_path)
+    tracer, prepared = first.prepare(settings)
     tasks = [
-        dataclasses.replace(one, pair=dataclasses.replace(one.pair, counterfactual="a = 1")) for one in first.tasks
+        dataclasses.replace(one, pair=dataclasses.replace(one.pair, counterfactual="a = 1")) for one in prepared.tasks
     ]
-    again = dataclasses.replace(first, tasks=tuple(tasks))
+    first._prepared = tracer, dataclasses.replace(prepared, tasks=tuple(tasks))
     with pytest.raises(errors.RequestError, match="begun with other pairs"):
-        runner.run_prepared(tracer, again, ["mlp"], folder=tmp_path / "x")
+        experiments.run(first, settings, run="x", runs_dir=tmp_path)
 
 
 def test_heads_are_traced_by_layer_role_and_head(traced):
@@ -226,10 +228,10 @@ def test_programs_that_are_no_good_are_refused(untaught, programs, words):
         ({"layers": [9]}, "no layer 9 to trace residual_stream at: this model has layers 0 to 6"),
         ({"template": "nothing"}, "exactly one {code}"),
         ({"systematik": True}, "no setting 'systematik'; did you mean 'systematic'"),
-        ({"min_pairs": 0}, "min_pairs must be at least 1"),
-        ({"positions": "some"}, "positions must be 'roles' or 'all'"),
-        ({"backend": "jax"}, "backend must be 'sonde' or 'nnsight'"),
-        ({"layers": []}, "one or more layers"),
+        ({"min_pairs": 0}, "min_pairs must be 1 or more"),
+        ({"positions": "some"}, "positions must be one of roles, all"),
+        ({"backend": "jax"}, "backend must be one of sonde, nnsight"),
+        ({"layers": []}, "layers must have 1 or more"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(untaught, options, words):
@@ -240,7 +242,9 @@ def test_settings_that_make_no_sense_are_refused(untaught, options, words):
 @pytest.mark.parametrize("component", ["residual", "", ["mlp", "mlp"], []])
 def test_components_that_do_not_exist_are_refused(untaught, component, tmp_path):
     with pytest.raises(errors.RequestError, match="component"):
-        CausalExperimentRunner(tmp_path).run_intervention_experiment(untaught, PROGRAMS[:2], component)
+        CausalExperimentRunner(tmp_path).run_intervention_experiment(
+            untaught, PROGRAMS[:2], component, runs_dir=tmp_path
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -294,46 +298,45 @@ def test_the_files_hold_every_patched_run_and_their_averages(traced):
 def test_a_stopped_trace_goes_on_and_gives_the_same_bytes(learned, tmp_path, monkeypatch):
     monkeypatch.setattr(causal_runner, "SMALL_MODEL", 0)  # two pairs at a time
 
-    def interrupt(doing, done, of):
-        if doing == "mlp" and done >= 3:
+    def interrupt(now):
+        if now.done >= 3:
             raise KeyboardInterrupt
 
-    small = {"intervention_types": ["mlp"], "roles": ["rhs_1"], "layers": [0, 3]}
-    once = run_causal_tracing_experiment(learned, PROGRAMS, folder=tmp_path / "once", **small)
+    small = {"intervention_types": ["mlp"], "roles": ["rhs_1"], "layers": [0, 3], "runs_dir": tmp_path}
+    small["output_dir"] = tmp_path / "out"
+    once = run_causal_tracing_experiment(learned, PROGRAMS, run="once", **small)
     with pytest.raises(KeyboardInterrupt):
-        run_causal_tracing_experiment(learned, PROGRAMS, folder=tmp_path / "twice", tell=interrupt, **small)
-    rows = tmp_path / "twice" / "rows.jsonl"
-    before = rows.read_bytes()
-    rows.write_bytes(before + b'{"rows": [{"half')
-    told = []
-    swept = []
-    real = CausalTracer.sweep
+        run_causal_tracing_experiment(learned, PROGRAMS, run="twice", on_progress=interrupt, **small)
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "twice" / "stages" / "mlp").iterdir()}
+    assert len(kept) == 3
+    told, swept, real = [], [], CausalTracer.sweep
     monkeypatch.setattr(CausalTracer, "sweep", lambda self, *a, **k: swept.append(a) or real(self, *a, **k))
-    run_causal_tracing_experiment(
-        learned, PROGRAMS, folder=tmp_path / "twice", tell=lambda *one: told.append(one), **small
-    )
-    assert rows.read_bytes().startswith(before)
-    assert len(swept) == len((once.folder / "rows.jsonl").read_bytes().splitlines()) - len(before.splitlines())
+    run_causal_tracing_experiment(learned, PROGRAMS, run="twice", on_progress=told.append, **small)
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "once" / "stages" / "mlp").iterdir()}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "twice" / "stages" / "mlp").iterdir()} == whole
+    assert len(swept) == len(whole) - len(kept)
     for name in FILES:
-        assert (tmp_path / "twice" / name).read_bytes() == (once.folder / name).read_bytes()
-    assert told[-1][1] == told[-1][2]
+        assert (tmp_path / "out" / "twice" / name).read_bytes() == (once.folder / name).read_bytes()
+    assert (told[-1].what, told[-1].done) == ("mlp", told[-1].total)
+    assert store.Run.open(tmp_path / "twice").verify() == []
 
 
-def test_a_folder_with_other_settings_is_refused(learned, traced):
-    with pytest.raises(errors.RequestError, match="other settings: min_pairs, seed"):
-        run_causal_tracing_experiment(learned, PROGRAMS, folder=traced.folder, seed=1, min_pairs=1)
-    with pytest.raises(errors.RequestError, match="other settings: intervention_types, min_pairs, programs"):
-        run_causal_tracing_experiment(
-            learned, PROGRAMS[:7], folder=traced.folder, intervention_types=["mlp"], min_pairs=7
-        )
+def test_a_run_with_other_settings_is_refused(learned, traced):
+    place = {"run": "whole", "runs_dir": traced.folder.parents[1]}
+    with pytest.raises(errors.RequestError, match=r"other settings \(min_pairs was 8, now 1; seed was 0, now 1\)"):
+        run_causal_tracing_experiment(learned, PROGRAMS, seed=1, min_pairs=1, **place)
+    with pytest.raises(
+        errors.RequestError, match=r"other settings .components was .*; programs was .*; min_pairs was 8"
+    ):
+        run_causal_tracing_experiment(learned, PROGRAMS[:7], intervention_types=["mlp"], min_pairs=7, **place)
 
 
-def test_a_folder_of_another_model_of_the_same_name_is_refused(learned, traced):
+def test_a_run_of_another_model_of_the_same_name_is_refused(learned, traced):
     weight = learned.hf.model.norm.weight.data
     weight += 1e-3
     try:
         with pytest.raises(errors.RequestError, match=r"'tiny-llama' is not the model .* its weights are others"):
-            run_causal_tracing_experiment(learned, PROGRAMS, folder=traced.folder)
+            run_causal_tracing_experiment(learned, PROGRAMS, run="whole", runs_dir=traced.folder.parents[1])
     finally:
         weight -= 1e-3
 
@@ -344,7 +347,7 @@ def test_the_estimate_is_some_seconds(learned):
 
 
 def test_the_page_shows_staircase_tokens_roles_heads_and_controls(traced, tmp_path):
-    made = tracing_report.report(traced, command="sonde trace")
+    made = tracing_report.report(traced)
     keys = {chart.key for chart in made.all_charts()}
     assert {
         "residual_stream-staircase",
@@ -375,7 +378,8 @@ def test_a_page_of_pairs_without_controls_says_so(untaught, tmp_path):
     found = run_causal_tracing_experiment(
         untaught,
         PROGRAMS[:2],
-        folder=tmp_path / "x",
+        runs_dir=tmp_path,
+        output_dir=None,
         intervention_types=["residual_stream"],
         only_right=False,
         controls=False,

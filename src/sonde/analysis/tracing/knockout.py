@@ -16,14 +16,14 @@ of the counterfactual input; `changed` as the answer being lost. Cost: at most o
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
 
 from sonde.analysis.tracing import grids, metrics, planning, resuming, sheets
 from sonde.analysis.tracing import pairs as tracing_pairs
-from sonde.core import errors, interventions, spans
+from sonde.core import errors, interventions, progress, spans
 from sonde.models import edits
 from sonde.models import model as models_model
 
@@ -80,7 +80,6 @@ class KnockoutSweep:
 
 Routes = Mapping[str, Route]
 Cell = tuple[int, int, int]
-OnProgress = Callable[[str, int, int], None]
 DEFAULTS = Settings()
 
 
@@ -90,7 +89,7 @@ def sweep(
     routes: Sequence[Routes],
     *,
     settings: Settings = DEFAULTS,
-    on_progress: OnProgress | None = None,
+    on_progress: progress.Tell | None = None,
 ) -> KnockoutSweep:
     """Forbids attention, one route and layer (and head) at a time.
 
@@ -106,7 +105,7 @@ def sweep(
     """
     plan = _plan(model, pairs, routes, settings)
     names = tuple(dict.fromkeys(name for one in routes for name in one))
-    told = sheets.Progress("knockout", plan.cells, on_progress)
+    told = sheets.Counter("knockout", plan.cells, on_progress)
     engine, found = resuming.Engine(model), []
     for index, pair in enumerate(pairs):
         own = {column: routes[index][names[column]] for column in plan.positions[index]}
@@ -142,7 +141,7 @@ def _fill(
     routes: Mapping[int, Route],
     plan: planning.Plan,
     settings: Settings,
-    told: sheets.Progress,
+    told: sheets.Counter,
 ) -> grids.Grid:
     device = engine.model.device
     clean, other = (engine.base(torch.tensor([ids], device=device)) for ids in (pair.clean, pair.counterfactual))

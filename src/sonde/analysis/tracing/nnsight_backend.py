@@ -25,7 +25,7 @@ from sonde.models import taps
 
 
 def fill(
-    model: models_model.Model, pairs: Sequence[tracing_pairs.TracePair], plan: planning.Plan, told: sheets.Progress
+    model: models_model.Model, pairs: Sequence[tracing_pairs.TracePair], plan: planning.Plan, told: sheets.Counter
 ) -> dict[int, sheets.Sheet]:
     """Runs every cell of a plan.
 

@@ -1,19 +1,18 @@
 """Where a sweep writes its cells while it runs: one sheet per pair, filled with the clean result from the start."""
 
-from collections.abc import Callable
-
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
 from sonde.analysis.tracing import grids, planning
 from sonde.analysis.tracing import pairs as tracing_pairs
+from sonde.core import progress
 
 
-class Progress:
+class Counter:
     """Counts cells and tells."""
 
-    def __init__(self, doing: str, of: int, tell: Callable[[str, int, int], None] | None) -> None:
+    def __init__(self, doing: str, of: int, tell: progress.Tell | None) -> None:
         """Nothing is done yet."""
         self._doing, self._of, self._tell = doing, of, tell
         self._done = 0

@@ -10,7 +10,7 @@ Costs nothing beside the forward passes.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,12 @@ class Stretches:
     def to_json(self) -> dict[str, Any]:
         """The figures as JSON data; null where there is none."""
         return {name: plain(getattr(self, name)) for name in ("mean", "low", "high", "below")} | {"n": self.n.tolist()}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> "Stretches":
+        """The figures that `to_json` gave."""
+        known = {name: np.array(told[name], dtype=np.float64) for name in ("mean", "low", "high", "below")}
+        return cls(**known, n=np.array(told["n"], dtype=int))
 
     def put(
         self,

@@ -26,13 +26,14 @@ Cost: about a quarter of one forward pass per cell. For heads, memory for one ve
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 
 from sonde.analysis.tracing import components, grids, nnsight_backend, planning, resuming, sheets
 from sonde.analysis.tracing import pairs as tracing_pairs
+from sonde.core import progress
 from sonde.models import model as models_model
 
 Component = grids.Component
@@ -40,7 +41,6 @@ Baseline = grids.Baseline
 Grid = grids.Grid
 Sweep = grids.Sweep
 Settings = planning.Settings
-OnProgress = Callable[[str, int, int], None]
 DEFAULTS = Settings()
 
 
@@ -50,7 +50,7 @@ def sweep(
     component: Component,
     *,
     settings: Settings = DEFAULTS,
-    on_progress: OnProgress | None = None,
+    on_progress: progress.Tell | None = None,
 ) -> Sweep:
     """Patches a component at every layer and position (and head) of every pair.
 
@@ -65,7 +65,7 @@ def sweep(
         RequestError: A component, layer, head, position or token does not exist, or the model is not causal.
     """
     plan = planning.plan(model, pairs, component, settings)
-    told = sheets.Progress(component, plan.cells, on_progress)
+    told = sheets.Counter(component, plan.cells, on_progress)
     if settings.backend == "nnsight":
         found = nnsight_backend.fill(model, pairs, plan, told)
     else:
@@ -79,7 +79,7 @@ def _fill(
     pairs: Sequence[tracing_pairs.TracePair],
     plan: planning.Plan,
     settings: Settings,
-    told: sheets.Progress,
+    told: sheets.Counter,
 ) -> dict[int, sheets.Sheet]:
     engine, found = resuming.Engine(model), {}
     together = max(1, settings.batch_rows // max(1, len(plan.layers) * plan.variants))

@@ -17,10 +17,11 @@ per step and per stretch, in the layers from the lowest patched one on, with log
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import pydantic
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -28,11 +29,12 @@ from torch import Tensor
 from sonde.analysis import fluency
 from sonde.analysis.tracing import resuming, stretches
 from sonde.capture import trajectory as capture_trajectory
-from sonde.core import errors
+from sonde.core import errors, progress
 from sonde.models import model as models_model
+from sonde.store import schemas
 
+_Cells = list[list[schemas.Number | None]]
 Replacement = Literal["mean", "zero"] | Tensor | Sequence[int]
-OnProgress = Callable[[str, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,6 +82,39 @@ class InfluenceMap:
             "control": None if self.control is None else self.control.to_json(),
         }
 
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> "InfluenceMap":
+        """The map that `to_json` gave."""
+        return cls(
+            values=np.array(told["values"], dtype=np.float64),
+            drop=np.array(told["drop"], dtype=np.float64),
+            steps=tuple(StepSpan(**step) for step in told["steps"]),
+            layers=tuple(told["layers"]),
+            replacement=told["replacement"],
+            sham=told["sham"],
+            control=None if told["control"] is None else stretches.Stretches.from_json(told["control"]),
+        )
+
+
+class _Control(pydantic.BaseModel):
+    mean: _Cells
+    low: _Cells
+    high: _Cells
+    below: _Cells
+    n: list[list[schemas.Count]]
+
+
+class Told(pydantic.BaseModel):
+    """The schema of a map on disk."""
+
+    values: _Cells
+    drop: _Cells
+    steps: list[dict[Literal["start", "generated", "end"], schemas.Count]]
+    layers: list[schemas.Count]
+    replacement: schemas.Text
+    sham: schemas.Number | None
+    control: _Control | None
+
 
 def influence(
     model: models_model.Model,
@@ -116,7 +151,7 @@ def influence_of_trajectory(
     layer: int | Sequence[int],
     replacement: Literal["mean", "zero"] = "mean",
     controls: int = 0,
-    on_progress: OnProgress | None = None,
+    on_progress: progress.Tell | None = None,
 ) -> InfluenceMap:
     """The same for an episode that this model played.
 
@@ -165,7 +200,7 @@ def _influence(
     tokens: Sequence[int],
     spans: tuple[StepSpan, ...],
     wanted: _Wanted,
-    on_progress: OnProgress | None,
+    on_progress: progress.Tell | None,
 ) -> InfluenceMap:
     """The map of one passage."""
     _check(model, tokens, spans, wanted.layers)
@@ -263,12 +298,21 @@ def _instead(
     return {layer: row.to(streams[layer]).expand(shape) for layer, row in zip(layers, rows, strict=True)}
 
 
+def check_layers(model: models_model.Model, layers: Sequence[int]) -> None:
+    """Refuses layers that do not exist.
+
+    Raises:
+        RequestError: There is one, or none at all.
+    """
+    n_layers = model.cfg.n_layers
+    if not layers or min(layers) < 0 or max(layers) >= n_layers:
+        raise errors.RequestError(f"layers {tuple(layers)} do not exist: expected some of 0 to {n_layers - 1}")
+
+
 def _check(
     model: models_model.Model, tokens: Sequence[int], steps: tuple[StepSpan, ...], layers: tuple[int, ...]
 ) -> None:
-    n_layers = model.cfg.n_layers
-    if not layers or layers[0] < 0 or layers[-1] >= n_layers:
-        raise errors.RequestError(f"layers {layers} do not exist: expected some of 0 to {n_layers - 1}")
+    check_layers(model, layers)
     if not model.cfg.causal:
         raise errors.RequestError(f"{model.cfg.model_name} is not causal: its runs cannot be taken up in the middle")
     if len(tokens) > model.cfg.n_ctx:
@@ -288,5 +332,5 @@ def _name(replacement: Replacement) -> str:
     return "values" if torch.as_tensor(replacement).is_floating_point() else "tokens"
 
 
-def _shifted(tell: OnProgress, done: int, of: int) -> OnProgress:
+def _shifted(tell: progress.Tell, done: int, of: int) -> progress.Tell:
     return lambda doing, now, _: tell(doing, done + now, of)
