@@ -4,7 +4,7 @@
         tokens: int = settings.field(64, "Tokens of each text.", ge=8)
 
     LayersSettings(tokens=4)                # RequestError: tokens must be 8 or more, got 4
-    LayersSettings(tokens=16).options()     # ["--tokens", "16"]: what to type for these settings
+    LayersSettings(tokens=16).typed()     # ["--tokens", "16"]: what to type for these settings
 
 Settings are frozen, and compared by value. Costs pydantic's import, 60 ms, where settings are first used.
 """
@@ -78,7 +78,11 @@ class Settings(pydantic.BaseModel):
         """
         return cls(**content)
 
-    def options(self) -> list[str]:
+    def changed(self, **values: Any) -> Self:
+        """A copy with other values, checked as new ones are."""
+        return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **values})
+
+    def typed(self) -> list[str]:
         """The command-line options for what is not at its default."""
         words: list[str] = []
         for name, info in type(self).model_fields.items():
@@ -88,7 +92,9 @@ class Settings(pydantic.BaseModel):
             if isinstance(value, bool):
                 words.append(option)
             elif isinstance(value, Mapping):
-                words += [word for key, one in value.items() for word in (option, f"{key}={_typed(one)}")]
+                words += [word for key, one in value.items() for word in (option, f"{key}={json.dumps(one)}")]
+            elif isinstance(value, tuple) and all(isinstance(one, str) for one in value):
+                words += [word for one in value for word in (option, one)]
             elif value is not None:
                 words += [option, ",".join(map(_typed, value)) if isinstance(value, tuple | list) else _typed(value)]
         return words

@@ -10,6 +10,7 @@ these alone, so that a run that was stopped and resumed ends with the same bytes
 of JSON items, a function of one item, and how their results are joined.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ class Context(Generic[SettingsT]):
         experiment: The experiment, with its model and whatever else it was made with.
         settings: What fixes the result.
         run: The run that is written.
+        engine: Where what divides is run: `local`, or `ray`.
     """
 
     def __init__(
@@ -41,9 +43,11 @@ class Context(Generic[SettingsT]):
         settings: SettingsT,
         run: store.Run,
         on_progress: progress.OnProgress | None,
+        engine: str = "local",
     ) -> None:
         """Wraps them; stages get this from the kernel."""
-        self.experiment, self.settings, self.run = experiment, settings, run
+        self.experiment: Any = experiment  # its stages know which it is
+        self.settings, self.run, self.engine = settings, run, engine
         self._on_progress = on_progress
         self._found: dict[str, dict[str, Any]] = {}
 
@@ -156,6 +160,10 @@ class Experiment(Generic[SettingsT]):
     def check(self, settings: SettingsT) -> None:
         """Refuses settings that do not fit the model, before anything is written."""
 
+    def around(self) -> contextlib.AbstractContextManager[Any]:
+        """A block that stages are computed in, such as `model.packed()`."""
+        return contextlib.nullcontext()
+
     def estimate(self, settings: SettingsT) -> dict[str, float]:
         """About how many seconds each stage takes; stages that are left out are not estimated."""
         return {}
@@ -185,7 +193,7 @@ class Experiment(Generic[SettingsT]):
         """The command that runs it again."""
         import shlex
 
-        return shlex.join(["sonde", *self.verb, *settings.options()])
+        return shlex.join(["sonde", *self.verb, *settings.typed()])
 
 
 def stage_path(folder: Path, stage: str) -> Path:

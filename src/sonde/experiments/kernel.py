@@ -160,10 +160,10 @@ def _steps(experiment: experiments.Experiment[Any], settings: Any, options: tupl
     )
     if held:
         identity.check(kept.manifest["model"], held, what=f"run {kept.id}")
-    context = experiments.Context(experiment, settings, kept, on_progress)
+    context = experiments.Context(experiment, settings, kept, on_progress, engine)
     with kept.lock():
         try:
-            with pinned(getattr(settings, "threads", None)):
+            with pinned(getattr(settings, "threads", None)), experiment.around():
                 for stage in chosen:
                     if not context.path(stage.name).exists():
                         yield from _computed(context, stage)
