@@ -11,9 +11,9 @@ import argparse
 from pathlib import Path
 
 import sonde
-from sonde import testing
+from sonde import experiments, testing
 from sonde.report import drawing
-from sonde.studies.critical_steps import pages, study
+from sonde.studies.critical_steps import pages, settings, study
 
 
 def make() -> testing.ScriptedEnvironment:
@@ -23,24 +23,17 @@ def make() -> testing.ScriptedEnvironment:
 def main(model_name: str | None, out: Path, episodes: int, rollouts: int) -> None:
     with sonde.load(model_name) if model_name else sonde.load() as model:
         layers = sorted({0, model.cfg.n_layers // 3, 2 * model.cfg.n_layers // 3})
-        found = study.run(
-            make,
-            model,
-            episodes=episodes,
-            rollouts=rollouts,
-            layers=layers,
-            heads=1,
-            runs_dir=out,
-            run="critical_steps",
-        )
-    for row, layer in enumerate(found.matrix.layers):
-        shown = "  ".join(f"{value:.3f}" for value in found.matrix.value[row])
-        print(f"layer {layer:2}, impact of step 0, 1, … in nats per token: {shown}")
+        asked = {"episodes": episodes, "rollouts": rollouts, "layers": layers, "heads": 1}
+        chosen = settings.settings_of(make, model.cfg, **asked)
+        found = experiments.run(study.CriticalSteps(model, make), chosen, runs_dir=out, run="critical_steps")
+    matrix = found.results["matrix"]
+    for layer, row in zip(matrix["layers"], matrix["value"], strict=True):
+        print(f"layer {layer:2}, impact of step 0, 1, … in nats per token: {'  '.join(f'{one:.3f}' for one in row)}")
     print()
-    for line in pages.summary(found):
+    for line in pages.summary(found.results):
         print(line)
-    drawing.save_png(pages.impact(found), out / "critical_steps.png")
-    print(f"\npicture in {out}, page: {pages.write(found)}")
+    drawing.save_png(pages.impact(found.results), out / "critical_steps.png")
+    print(f"\npicture in {out}, page: {found.html}")
 
 
 if __name__ == "__main__":

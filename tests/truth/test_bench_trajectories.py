@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import sonde
+from sonde import experiments
 from sonde.analysis import probes
 from sonde.analysis.tracing import temporal
 from sonde.bench import trajectories
 from sonde.core import errors, records
-from sonde.studies.critical_steps import study
+from sonde.studies.critical_steps import results, settings, study
 
 CASE = trajectories.Case(steps=5, key_step=1)
 SITES = [
@@ -75,13 +76,16 @@ def test_without_the_carrier_no_step_rests_on_another(played):
 def test_the_critical_step_is_the_key_step_and_no_other(tmp_path):
     case = trajectories.Case(steps=4, key_step=1)
     with case.player() as model:
-        found = study.run(case.environment, model, episodes=10, ablation="zero", rollouts=1, runs_dir=tmp_path)
-    assert found.critical_steps == (case.truth.step,)
-    assert {cell.layer for cell in found.critical} == set(case.truth.layers)
-    for one in found.cells:
-        if not one.critical:
-            assert one.reward.effect.value == 0, "the same random numbers, and nothing that could change them"
-    impact = {(one.cell.layer, one.head): one.impact.value for one in found.heads if one.cell.step == case.truth.step}
+        source = case.environment
+        chosen = settings.settings_of(source, model.cfg, episodes=10, ablation="zero", rollouts=1)
+        found = experiments.run(study.CriticalSteps(model, source), chosen, runs_dir=tmp_path).results
+    assert found["critical_steps"] == [case.truth.step]
+    assert {cell.layer for cell in results.critical(found["cells"])} == set(case.truth.layers)
+    for one in found["cells"]:
+        if not one["critical"]:
+            assert one["reward"]["effect"]["value"] == 0, "the same random numbers, and nothing that could change them"
+    heads = [one for one in found["heads"] if one["step"] == case.truth.step]
+    impact = {(one["layer"], one["head"]): one["impact"]["value"] for one in heads}
     assert min(value for (layer, _), value in impact.items() if layer == 0) > 1
     assert impact.get((1, 1), 0.0) < 1e-3, "a head of no use"
 

@@ -1,6 +1,5 @@
 """`sonde study`: whole experiments, from playing to a report."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -93,31 +92,24 @@ def compare(
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=2, help="Games per model.")] = 16,
     temperature: Annotated[float, typer.Option(min=0, help="Of the sampling.")] = 1.0,
     max_steps: Annotated[int | None, typer.Option(min=1, help="Stop a game after so many steps.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Fixes tasks and sampling.")] = 0,
-    run: Annotated[str | None, typer.Option(help="A name for the run; one that is there is taken up.")] = None,
-    runs: Annotated[
-        Path | None, typer.Option("--runs", metavar="DIR", help="Where to keep runs; $SONDE_RUNS or ./runs.")
-    ] = None,
+    seed: launch.Seed = 0,
+    device: launch.Device = "auto",
+    dtype: launch.Dtype = "float32",
+    run: launch.RunName = None,
+    runs: launch.RunsDir = None,
 ) -> None:
-    """Play the same tasks with two or more models, and compare them game by game."""
-    from sonde.report import terminal
-    from sonde.store import names
-    from sonde.studies import comparing
+    """Play the same tasks with two or more models, and compare them game by game.
 
-    screen, run = screens.screen(), run or names.new_run_id()
-    screen.print(f"{len(model)} models play {episodes} games of {environment} each.", highlight=False)
-    with screens.stopped(screen, f"the same command and --run {run}"), screens.bars(screen) as told:
-        found = comparing.compare(
-            environment,
-            model,
-            run=run,
-            runs_dir=runs,
-            tell=told,
-            episodes=episodes,
-            seed=seed,
-            max_steps=max_steps,
-            generation={"temperature": temperature},
-        )
-    report = comparing.report(found)
-    screen.print(terminal.summary(report, report.sections[0].tables[0]))
-    screen.print(f"Report: {found['folder'] / 'report.html'}", soft_wrap=True, highlight=False, markup=False)
+    Everything finished is kept: the same command with --run NAME goes on where it was stopped.
+    """
+    from sonde.studies import comparison
+
+    chosen = comparison.CompareSettings(
+        environment=environment,
+        models=tuple(model),
+        episodes=episodes,
+        seed=seed,
+        max_steps=max_steps,
+        generation={"temperature": temperature},
+    )
+    launch.launch(comparison.Compare(device=device, dtype=dtype), chosen, run=run, runs=runs)

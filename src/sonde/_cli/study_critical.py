@@ -1,13 +1,10 @@
 """`sonde study critical-steps`: which step of an episode decides how the rest goes, and where in the model."""
 
-import shlex
-import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sonde._cli import screens
+from sonde._cli import launch, screens
 
 EXAMPLES = (
     "Examples: sonde study critical-steps 20q --episodes 12 --layers 0:30:5 --run critical · "
@@ -46,7 +43,7 @@ def critical_steps(
     rollouts: Annotated[int, typer.Option(min=1, help="Continuations per cell and episode.")] = 8,
     heads: Annotated[int, typer.Option(min=0, help="Cells whose heads are looked at.")] = 2,
     alpha: Annotated[float, typer.Option(help="Chance of any false claim that is accepted.")] = 0.05,
-    seed: Annotated[int, typer.Option(min=0, help="Fixes tasks, sampling and the random cells.")] = 0,
+    seed: launch.Seed = 0,
     max_steps: Annotated[int | None, typer.Option(min=2, help="Stop an episode after so many steps.")] = None,
     wave: Annotated[int, typer.Option(min=1, help="Rows of a batch.")] = 16,
     temperature: Annotated[float, typer.Option(min=0, help="Of the sampling.")] = 1.0,
@@ -54,10 +51,10 @@ def critical_steps(
     option: Annotated[
         list[str] | None, typer.Option("--option", "-o", help="Of the environment, as name=value; may be repeated.")
     ] = None,
-    run: Annotated[str | None, typer.Option(help="A name for the run; one that is there is taken up.")] = None,
-    runs: Annotated[
-        Path | None, typer.Option("--runs", metavar="DIR", help="Where to keep runs; $SONDE_RUNS or ./runs.")
-    ] = None,
+    device: Annotated[str | None, typer.Option(help="See sonde play; with --played that of the run.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="See sonde play; with --played that of the run.")] = None,
+    run: launch.RunName = None,
+    runs: launch.RunsDir = None,
 ) -> None:
     """Find the steps of an episode that decide how the rest goes.
 
@@ -73,12 +70,9 @@ def critical_steps(
         raise typer.BadParameter("say what to play (20q), or --played RUN", param_hint="ENVIRONMENT")
     from sonde.agents import playing
     from sonde.models import loading, zoo
-    from sonde.report import page, terminal
-    from sonde.store import names
-    from sonde.studies.critical_steps import pages, study
+    from sonde.studies.critical_steps import settings, study
 
-    screen, run = screens.screen(), run or names.new_run_id()
-    options: Any = {
+    chosen: dict[str, Any] = {
         "layers": screens.whole_numbers(layers, "--layers"),
         "steps": screens.whole_numbers(steps, "--steps"),
         "part": part,
@@ -92,48 +86,19 @@ def critical_steps(
         "wave": wave,
     }
     if played is None:
-        options |= {
+        chosen |= {
             "episodes": episodes,
             "max_steps": max_steps,
             "generation": {"temperature": temperature, "max_new_tokens": max_new_tokens},
             "options": dict(screens.pair(text) for text in option or ()),
         }
     own = playing.opened_run(played, runs) if played is not None and model is None else None
-    with playing.model_of(own) if own else loading.load(model or zoo.DEFAULT) as loaded:
+    if own and (device or dtype):
+        raise typer.BadParameter(
+            f"run {own.id} says them; leave them out, or give --model", param_hint="--device, --dtype"
+        )
+    placed = {"device": device or "auto", "dtype": dtype or "float32"}
+    with playing.model_of(own) if own else loading.load(model or zoo.DEFAULT, **placed) as loaded:
         source: Any = environment if played is None else playing.resume(played, loaded, runs_dir=runs)
-        _estimate(screen, study.settings_of(source, loaded, options), loaded, source)
-        with screens.stopped(screen, f"the same command and --run {run}"), screens.bars(screen) as told:
-            found = study.run(
-                source,
-                loaded,
-                **options,
-                run=run,
-                runs_dir=runs,
-                on_progress=lambda now: told(now.stage, now.done, now.total),
-            )
-    report = pages.report(found, command=shlex.join(["sonde", *sys.argv[1:]]))
-    screen.print(terminal.summary(report, pages.table(found)))
-    path = page.write(report, found.folder)
-    screen.print(f"Report: {path}", soft_wrap=True, highlight=False, markup=False)
-    screen.print(
-        f"Run: {found.folder}   (sonde runs show {found.folder.name})", soft_wrap=True, highlight=False, markup=False
-    )
-
-
-def _estimate(screen: Any, settings: Any, model: Any, source: Any) -> None:
-    """Says how long it will take, from the speed of one short batch."""
-    from sonde.agents import playing, presets
-    from sonde.studies.critical_steps import estimating
-
-    if isinstance(source, playing.Played):
-        steps: int | None = max(one.steps for one in source)
-    else:
-        made = presets.make(source, **settings.options)
-        steps = settings.max_steps or getattr(made, "step_limit", None)
-    told = f"[bold]{model.cfg.model_name}[/]: {settings.episodes} episodes, {len(settings.layers)} layers"
-    if steps:
-        limit = settings.generation.get("max_new_tokens", playing.NEW_TOKENS)
-        by_stage = estimating.seconds(model, settings, steps=steps, new_tokens=limit)
-        parts = ", ".join(f"{stage} {screens.span(seconds)}" for stage, seconds in by_stage.items())
-        told += f", up to {steps} steps: at most about {screens.span(sum(by_stage.values()))} ({parts})"
-    screen.print(f"{told}.", highlight=False)
+        given = settings.settings_of(source, loaded.cfg, **chosen)
+        launch.launch(study.CriticalSteps(loaded, source), given, run=run, runs=runs)

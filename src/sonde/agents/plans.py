@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import pydantic
+import torch
 
 from sonde import store
 from sonde.agents import presets
@@ -18,7 +19,17 @@ from sonde.store import damage, schemas
 
 EnvFactory = str | Callable[[], Any]
 MOST = 10_000_000  # episodes of a run
+#: Options of an environment or a client: whatever they take; what JSON lacks is written down as its repr.
+Options = Annotated[dict[str, Any], pydantic.PlainSerializer(store.jsonable, when_used="json")]
 Conditions = Mapping[str, tuple[interventions.Intervention, ...]]
+
+
+def threads() -> Any:
+    """A field of settings for torch's threads, which are part of what fixes the last bits."""
+    extra: Any = {"option": ""}
+    return pydantic.Field(
+        default_factory=torch.get_num_threads, ge=1, description="Threads of torch.", json_schema_extra=extra
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -78,6 +78,10 @@ class Settings(pydantic.BaseModel):
         """
         return cls(**content)
 
+    def changed(self, **values: Any) -> Self:
+        """A copy with other values, checked as new ones are."""
+        return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **values})
+
     def typed(self) -> list[str]:
         """The command-line options for what is not at its default."""
         words: list[str] = []

@@ -10,6 +10,7 @@ these alone, so that a run that was stopped and resumed ends with the same bytes
 of JSON items, a function of one item, and how their results are joined.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -160,6 +161,10 @@ class Experiment(Generic[SettingsT]):
 
     def check(self, settings: SettingsT) -> None:
         """Refuses settings that do not fit the model, before anything is written."""
+
+    def around(self) -> contextlib.AbstractContextManager[Any]:
+        """A block that stages are computed in, such as `model.packed()`."""
+        return contextlib.nullcontext()
 
     def estimate(self, settings: SettingsT) -> dict[str, float]:
         """About how many seconds each stage takes; stages that are left out are not estimated."""

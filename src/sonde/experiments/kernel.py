@@ -189,7 +189,7 @@ def _steps(experiment: experiments.Experiment[Any], settings: Any, options: tupl
         context.found(stage.name)  # the report alone needs them all
     with kept.lock():
         try:
-            with pinned(getattr(settings, "threads", None)):
+            with pinned(getattr(settings, "threads", None)), experiment.around():
                 for stage in chosen:
                     if _is_open(stage) or not context.path(stage.name).exists():
                         yield from _computed(context, stage)

@@ -3,19 +3,31 @@
 import asyncio
 import dataclasses
 import json
+import shlex
 import shutil
 
 import numpy as np
 import pytest
 import torch
 import typer
+import typer.main
 import typer.testing
 
 import sonde
-from sonde import testing
+from sonde import experiments, store, testing
 from sonde._cli import screens, study_critical
 from sonde.core import errors
-from sonde.studies.critical_steps import ablating, contexts, estimating, pages, results, rollouts, screening, study
+from sonde.studies.critical_steps import (
+    ablations,
+    contexts,
+    estimates,
+    pages,
+    results,
+    rollouts,
+    screening,
+    settings,
+    study,
+)
 from sonde.testing import planted
 
 STEPS = 3
@@ -24,6 +36,11 @@ SMALL = {"episodes": 3, "layers": (0, 3), "rollouts": 2, "heads": 1, "seed": 1}
 
 def world():
     return planted.PlantedEnvironment(8, steps=STEPS, critical_step=1)
+
+
+def run(source, model, folder, *, name=None, tell=None, **options):
+    chosen = settings.settings_of(source, model.cfg, **options)
+    return experiments.run(study.CriticalSteps(model, source), chosen, run=name, runs_dir=folder, on_progress=tell)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +57,7 @@ def played(model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(model, tmp_path_factory):
-    return study.run(world, model, run="small", runs_dir=tmp_path_factory.mktemp("runs"), **SMALL)
+    return run(world, model, tmp_path_factory.mktemp("runs"), name="small", **SMALL)
 
 
 def rebuilt(episode):
@@ -48,7 +65,7 @@ def rebuilt(episode):
 
 
 def untimed(folder):
-    told = json.loads((folder / study.RESULTS).read_bytes())
+    told = json.loads((folder / "results.json").read_bytes())
     told.pop("timing")
     return json.dumps(told)
 
@@ -82,7 +99,7 @@ def reference(model, steps, step, target, horizon):
     """The same by whole forward passes, without a cache and one at a time."""
     end = min(step + horizon, len(steps) - 1)
     tokens = torch.tensor(steps[end].tokens[:-1])
-    hooks = ablating.recorded(target, "zero", {}, steps[step])
+    hooks = ablations.recorded(target, "zero", {}, steps[step])
     hooks = [
         dataclasses.replace(hook, positions=[p for p in hook.positions if p < len(tokens)])  # as the engine clips them
         for hook in hooks
@@ -97,7 +114,7 @@ def reference(model, steps, step, target, horizon):
 def test_screening_equals_whole_forward_passes(model, played, horizon):
     steps = rebuilt(played[1])
     targets = [
-        ablating.Target((f"blocks.{layer}.hook_attn_out", f"blocks.{layer}.hook_mlp_out")) for layer in (0, 3, 5)
+        ablations.Target((f"blocks.{layer}.hook_attn_out", f"blocks.{layer}.hook_mlp_out")) for layer in (0, 3, 5)
     ]
     plan = screening.Plan(dict.fromkeys(range(STEPS), targets), "zero", horizon, wave=2)
     moved = screening.screen(model, steps, {}, plan)
@@ -114,7 +131,7 @@ def test_screening_equals_whole_forward_passes(model, played, horizon):
 
 def test_means_are_those_of_the_recorded_positions(model, played):
     site = "blocks.3.hook_mlp_out"
-    means = ablating.means_of(model, [rebuilt(one) for one in played], [site])[site]
+    means = ablations.means_of(model, [rebuilt(one) for one in played], [site])[site]
     last, said = [], []
     for episode in played:
         steps = rebuilt(episode)
@@ -131,7 +148,7 @@ def test_means_are_those_of_the_recorded_positions(model, played):
 
 def test_continuations_under_the_sham_are_those_of_a_plain_fork(played):
     trajectory = played[0].trajectory
-    sham = ablating.played(ablating.Target(("blocks.3.hook_mlp_out",)), "sham", {}, 0)
+    sham = ablations.played(ablations.Target(("blocks.3.hook_mlp_out",)), "sham", {}, 0)
     rolled = asyncio.run(rollouts.roll_out(trajectory, 0, {"sham": sham, "none": ()}, n=8, wave=16))
     plain = [rollouts.Outcome.of(one) for one in trajectory.fork(0, n=8)]
     assert rolled["sham"] == rolled["none"] == plain
@@ -152,9 +169,8 @@ def test_an_outcome_counts_the_later_steps_only(played):
 
 
 def matrix(value):
-    value = np.array(value, dtype=np.float64)
-    layers, steps = value.shape
-    return results.Matrix(tuple(range(layers)), tuple(range(steps)), value, value, value, np.full(steps, 9), 0.0)
+    layers, steps = range(len(value)), range(len(value[0]))
+    return {"layers": list(layers), "steps": list(steps), "value": value}
 
 
 def test_every_step_is_rolled_out_at_its_strongest_layer_before_any_step_gets_a_second():
@@ -169,80 +185,80 @@ def test_every_step_is_rolled_out_at_its_strongest_layer_before_any_step_gets_a_
     assert results.choose(screened, [0, 1, 2], 99, seed=0)[1] == []
 
 
-def cell_result(step, treated, control):
-    pair = results.compared(treated, control)
-    return results.CellResult(results.Cell(step, 0), True, 0.1, None, pair, pair, None, False)
+def rolled_out(step, treated, control):
+    pair = (treated, control)
+    return results.cell_of(results.Cell(step, 0), 0.1, [pair, pair, pair], chosen=True)
 
 
 def test_a_claim_needs_more_than_one_test_in_twenty_would_give_by_chance():
-    clear = cell_result(0, [0.1] * 8, [0.9] * 8)
-    weak = cell_result(1, [0.1] * 5 + [0.9] * 3, [0.5] * 8)
-    outcome, (first, second) = results.claims([clear, weak], 0.05)
-    assert outcome == "later"
-    assert first.critical
-    assert first.p == pytest.approx(2 * 2 / 2**8)
-    assert not second.critical
-    many = [clear, *(cell_result(step, [0.5, 0.4] * 4, [0.4, 0.5] * 4) for step in range(1, 9))]
-    assert not any(one.critical for one in results.claims(many, 0.05)[1]), "nine tests, smallest p 2/256"
+    clear = rolled_out(0, [0.1] * 8, [0.9] * 8)
+    weak = rolled_out(1, [0.1] * 5 + [0.9] * 3, [0.5] * 8)
+    found = results.claims([clear, weak], 0.05)
+    first, second = found["cells"]
+    assert found["outcome"] == "later"
+    assert first["critical"]
+    assert first["p_holm"] == pytest.approx(2 * 2 / 2**8)
+    assert not second["critical"]
+    many = [clear, *(rolled_out(step, [0.5, 0.4] * 4, [0.4, 0.5] * 4) for step in range(1, 9))]
+    assert not results.critical(results.claims(many, 0.05)["cells"]), "nine tests, smallest p 2/256"
 
 
 def test_pairs_without_later_steps_are_left_out_and_nothing_to_test_is_an_error():
     pair = results.compared([0.5, None, 1.0], [0.0, 1.0, None])
     assert pair is None
-    assert results.compared([0.5, None, 1.0], [0.0, 1.0, 0.5]).pairs == 2
+    assert results.compared([0.5, None, 1.0], [0.0, 1.0, 0.5])["pairs"] == 2
     with pytest.raises(errors.AnalysisError, match="fewer than two episodes"):
-        results.claims([results.CellResult(results.Cell(0, 0), True, 0.1, None, None, None, None, False)], 0.05)
+        results.claims([rolled_out(0, [1.0, None], [None, 1.0])], 0.05)
 
 
 # The whole
 
 
 def test_a_study_has_all_its_parts(found):
-    assert found.matrix.value.shape == (2, STEPS)
-    assert found.matrix.n.tolist() == [3] * STEPS
-    assert found.matrix.sham < 1e-6 < found.matrix.value.min()
-    assert found.outcome == "later"
-    assert {one.cell.step for one in found.cells} == {0, 1}, "the last step has nothing after it"
-    assert sum(one.chosen for one in found.cells) == 2
-    assert len(found.heads) == 4
-    assert json.loads((found.folder / study.RESULTS).read_bytes()) == json.loads(json.dumps(found.to_json()))
-    assert found.critical == (), "three episodes cannot prove anything"
+    told = found.results
+    value = results.numbers(told["matrix"], "value")
+    assert value.shape == (2, STEPS)
+    assert told["matrix"]["n"] == [3] * STEPS
+    assert told["matrix"]["sham"] < 1e-6 < value.min()
+    assert told["outcome"] == "later"
+    assert {one["step"] for one in told["cells"]} == {0, 1}, "the last step has nothing after it"
+    assert sum(one["chosen"] for one in told["cells"]) == 2
+    assert len(told["heads"]) == 4
+    assert told["critical_steps"] == [], "three episodes cannot prove anything"
+    assert store.verify_run(found.folder) == []
+    assert found.run.manifest["model"]["dtype"] == "float32"
 
 
 def test_a_study_that_was_killed_goes_on_to_the_same_result_and_computes_nothing_twice(found, model, tmp_path):
-    folder = tmp_path / "small"
-    shutil.copytree(found.folder, folder)
-    lost = [
-        folder / study.RESULTS,
-        *folder.glob("heads/*"),
-        *sorted(folder.glob("rollouts/*"))[3:],
-        folder / "screen/00002.json",
-    ]
-    for path in lost:
-        path.unlink()
-    items = [path for stage in ("screen", "rollouts") for path in (folder / stage).iterdir()]
-    before = {path: path.stat().st_mtime_ns for path in items}
-    told = []
-    study.run(world, model, run="small", runs_dir=tmp_path, on_progress=told.append, **SMALL)
-    assert len(before) == 3 + 3, "two episodes screened, the means, and three rollouts are left"
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert all(path.exists() for path in lost)
-    assert untimed(folder) == untimed(found.folder)
-    assert [(now.stage, now.total) for now in told if now.done == now.total] == [
-        ("play", 3),
-        ("screen", 3),
-        ("rollouts", 6),
-        ("heads", 3),
-    ][1 - any(now.stage == "play" for now in told) :]
+    for stage in ("heads", "head-means", "rollouts", "screen", "means", "play"):
+        folder = tmp_path / stage / "small"
+        shutil.copytree(found.folder, folder)
+        made = folder / "stages"
+        names = [one.name for one in study.CriticalSteps.stages]
+        lost = [made / f"{name}.json" for name in names[names.index(stage) :]] + [folder / "results.json"]
+        for later in names[names.index(stage) + 1 :]:
+            lost += [*(made / later).glob("*.json")]
+        lost += sorted((made / stage).glob("*.json"))[2:]
+        for path in lost:
+            path.unlink()
+        before = {
+            path: path.stat().st_mtime_ns for path in (*folder.glob("played/episodes/*/*"), *made.glob("*/*.json"))
+        }
+        told = []
+        run(world, model, tmp_path / stage, name="small", tell=told.append, **SMALL)
+        assert {path: path.stat().st_mtime_ns for path in before} == before
+        assert untimed(folder) == untimed(found.folder)
+        items = {"screen": 3, "rollouts": 6, "heads": 3}
+        finished = {now.what: now.total for now in told if now.done == now.total}
+        assert finished == {name: items[name] for name in names[names.index(stage) :] if name in items}
 
 
 def test_played_episodes_give_what_playing_them_first_gives(found, model, played, tmp_path):
     options = {name: value for name, value in SMALL.items() if name != "episodes"}
-    again = study.run(played, model, runs_dir=tmp_path, **options)
-    assert again.settings.source == played.run.id
-    ours, theirs = (one.to_json() for one in (again, found))
-    assert ours["matrix"] == theirs["matrix"]
-    assert ours["cells"] == theirs["cells"]
+    again = run(played, model, tmp_path, **options)
+    assert again.results["settings"]["source"] == played.run.id
+    assert again.results["matrix"] == found.results["matrix"]
+    assert again.results["cells"] == found.results["cells"]
 
 
 def test_an_environment_without_verdicts_and_snapshots_is_judged_by_its_reward(tmp_path):
@@ -260,27 +276,49 @@ def test_an_environment_without_verdicts_and_snapshots_is_judged_by_its_reward(t
             await self.close()
 
     with sonde.load("tiny-gpt2") as tiny:
-        found = study.run(Plain, tiny, episodes=2, layers=(1,), rollouts=1, heads=0, horizon=0, runs_dir=tmp_path)
-    assert found.outcome == "reward"
-    assert all(one.later is None and one.reward.pairs == 2 for one in found.cells)
+        found = run(Plain, tiny, tmp_path, episodes=2, layers=(1,), rollouts=1, heads=0, horizon=0).results
+    assert found["outcome"] == "reward"
+    assert all(one["later"] is None and one["reward"]["pairs"] == 2 for one in found["cells"])
 
 
 def test_the_page_says_what_was_found_and_shows_the_matrix(found):
-    report = pages.report(found, command="sonde study critical-steps x")
-    assert [chart.key for section in report.sections for chart in section.charts] == ["impact", "effects", "heads"]
-    assert "No step can be called critical" in report.summary[0]
-    path = pages.write(found)
-    assert path.name == "report.html"
+    assert [chart.key for section in found.report.sections for chart in section.charts] == [
+        "impact",
+        "effects",
+        "heads",
+    ]
+    assert "No step can be called critical" in found.report.summary[0]
+    assert found.html.name == "report.html"
     assert sorted(one.stem for one in (found.folder / "figures").glob("*.png")) == ["effects", "heads", "impact"]
-    sure = dataclasses.replace(found.cells[0], critical=True, p=0.01)
-    told = pages.summary(dataclasses.replace(found, cells=(sure, *found.cells[1:])))
-    assert told[0].startswith(f"Step {sure.cell.step} is critical: without what layer {sure.cell.layer} adds")
+    first, *others = found.results["cells"]
+    sure = {**first, "critical": True, "p_holm": 0.01}
+    told = pages.summary({**found.results, "cells": [sure, *others]})
+    assert told[0].startswith(f"Step {sure['step']} is critical: without what layer {sure['layer']} adds")
 
 
-def test_the_estimate_grows_with_the_work(found, model):
-    once = estimating.seconds(model, found.settings, steps=STEPS, new_tokens=4)
-    settings = dataclasses.replace(found.settings, episodes=300, rollouts=20)
-    assert sum(estimating.seconds(model, settings, steps=STEPS, new_tokens=4).values()) > 10 * sum(once.values())
+def test_the_command_on_the_page_asks_for_the_same(found, model):
+    assert found.report.command == "", "no command can play an environment given as a function"
+    options = {**SMALL, "generation": {"temperature": 0.5}, "options": {"step_limit": 4}}
+    chosen = settings.settings_of("20q:0:2", model.cfg, **options)
+    words = shlex.split(study.CriticalSteps(model, "20q:0:2").command(chosen))
+    assert words[:3] == ["sonde", "study", "critical-steps"]
+    app = typer.Typer()
+    app.command()(study_critical.critical_steps)
+    asked = typer.main.get_command(app).make_context("critical-steps", words[3:]).params
+    assert (asked["environment"], asked["model"], asked["option"]) == (
+        "20q:0:2",
+        model.cfg.model_name,
+        ["step_limit=4"],
+    )
+    assert (asked["episodes"], asked["layers"], asked["rollouts"], asked["heads"], asked["seed"]) == (3, "0,3", 2, 1, 1)
+    assert (asked["temperature"], asked["max_new_tokens"]) == (0.5, 64)
+
+
+def test_the_estimate_grows_with_the_work(model):
+    small = settings.settings_of(world, model.cfg, **SMALL)
+    once = estimates.seconds(model, small, steps=STEPS, new_tokens=4)
+    large = small.changed(episodes=300, rollouts=20)
+    assert sum(estimates.seconds(model, large, steps=STEPS, new_tokens=4).values()) > 10 * sum(once.values())
     assert min(once.values()) > 0
 
 
@@ -289,7 +327,7 @@ def test_the_estimate_grows_with_the_work(found, model):
 
 def refused(model, error, match, tmp_path, make=world, **options):
     with pytest.raises(error, match=match):
-        study.run(make, model, runs_dir=tmp_path, **{**SMALL, **options})
+        run(make, model, tmp_path, **{**SMALL, **options})
 
 
 def test_a_layer_that_does_not_exist_is_named(model, tmp_path):
@@ -317,11 +355,11 @@ def test_a_step_with_nothing_after_it_is_named(model, tmp_path):
     [
         ({"part": "head"}, "part must be one of layer, attn, mlp"),
         ({"ablation": "meen"}, "did you mean 'mean'"),
-        ({"episodes": 1}, "episodes must be a whole number from 2 up"),
+        ({"episodes": 1}, "episodes must be 2 or more, got 1"),
         ({"rollouts": 0}, "rollouts must be"),
         ({"layers": ()}, "at least one"),
         ({"steps": (-1,)}, "steps count from 0"),
-        ({"alpha": 1.0}, "alpha must be between"),
+        ({"alpha": 1.0}, "alpha must be less than 1.0, got 1.0"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(model, tmp_path, options, match):
@@ -329,28 +367,28 @@ def test_a_setting_that_makes_no_sense_is_refused(model, tmp_path, options, matc
 
 
 def test_an_unknown_option_is_refused(model):
-    with pytest.raises(TypeError, match="no option 'rollout'; did you mean 'rollouts'"):
-        study.run(world, model, rollout=3)
+    with pytest.raises(errors.RequestError, match="no setting 'rollout'; did you mean 'rollouts'"):
+        settings.settings_of(world, model.cfg, rollout=3)
 
 
 def test_episodes_of_another_model_are_refused(played, tmp_path):
     with planted.model(layer=2) as other, pytest.raises(errors.RequestError, match="were played by 'planted-layer3"):
-        study.run(played, other, runs_dir=tmp_path)
+        run(played, other, tmp_path)
 
 
 def test_episodes_of_the_model_before_it_was_edited_are_refused(played, tmp_path):
     with planted.model() as edited:
         edited.hf.lm_head.weight.data[0, 0] += 1
         with pytest.raises(errors.RequestError, match=r"not the model that run .* has: its weights are others"):
-            study.run(played, edited, runs_dir=tmp_path)
+            run(played, edited, tmp_path)
 
 
 def test_a_run_folder_of_another_model_or_kind_is_refused(found, played, tmp_path):
     with planted.model(layer=2) as other:
         with pytest.raises(errors.RequestError, match=r"other settings .model was 'planted-layer3"):
-            study.run(world, other, run="small", runs_dir=found.folder.parent, **SMALL)
+            run(world, other, found.folder.parent, name="small", **SMALL)
         with pytest.raises(errors.RequestError, match="is of kind 'play'"):
-            study.run(world, other, run="episodes", runs_dir=played.run.folder.parent, **SMALL)
+            run(world, other, played.run.folder.parent, name="episodes", **SMALL)
 
 
 def test_episodes_played_under_interventions_are_refused(model, tmp_path):
@@ -363,7 +401,7 @@ def test_episodes_played_under_interventions_are_refused(model, tmp_path):
         interventions=[sonde.Zero(site="blocks.1.hook_mlp_out")],
     )
     with pytest.raises(errors.RequestError, match="has 0 episodes without an error and without interventions"):
-        study.run(changed, model, runs_dir=tmp_path)
+        run(changed, model, tmp_path)
 
 
 # The command
@@ -379,10 +417,10 @@ def test_the_command_runs_a_study_and_says_where_the_report_is(tmp_path):
     arguments = "20q:0:2 --model tiny-gpt2 --episodes 2 --layers 1,3 --rollouts 1 --heads 0 --max-steps 2 --run small"
     done = command(*arguments.split(), "--max-new-tokens", "3", "--runs", str(tmp_path))
     assert done.exit_code == 0, done.output
-    assert "at most about" in done.output
+    assert "About" in done.output
     assert "No step can be called critical" in " ".join(done.output.split())
     assert (tmp_path / "small" / "report.html").is_file()
-    assert json.loads((tmp_path / "small" / study.RESULTS).read_bytes())["settings"]["layers"] == [1, 3]
+    assert json.loads((tmp_path / "small" / "results.json").read_bytes())["settings"]["layers"] == [1, 3]
 
 
 @pytest.mark.parametrize(

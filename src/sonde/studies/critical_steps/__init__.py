@@ -1,9 +1,4 @@
-"""Which step of an episode, and which layer in it, decides how the rest goes?
-
-    from sonde.studies.critical_steps import study
-
-    found = study.run("20q", "smollm2-135m-instruct", episodes=12, layers=range(0, 30, 5), run="critical")
-    print(found.critical)
+"""Which step of an episode decides how the rest goes, and which layer makes it; see `study`.
 
 1. Play episodes, or take those of a run.
 2. Screen (`screening`): take away what one layer adds at one step, and see how far the model's distribution over the

@@ -1,4 +1,4 @@
-"""What did the model have before it at every step of an episode, token by token?
+"""What the model had before it at every step of an episode, token by token.
 
 The chat is put together again as it was when it was played; the tokens that were sampled come from the record. Works
 for every recording, also one that kept only some positions. Costs the tokenising of the chat.

@@ -1,4 +1,4 @@
-"""What would the model have predicted at the recorded tokens, had something in it been different?
+"""What the model predicts at the recorded tokens when something in it is changed.
 
 Teacher forcing through the engine: a recorded context is run as a prompt, rows with different interventions in one
 batch, and the state after the final norm is kept. What the rows have in common with the clean run comes from its cache.

@@ -1,4 +1,4 @@
-"""How does the rest of the episode go if a step is made without what one layer adds?
+"""Continuations of an episode from a step on, with and without what one layer adds to that step.
 
 1. Put the environment and the conversation back to where the recorded episode stood before the step.
 2. Play on to the end, several times: under the sham, and under the ablation of each cell of that step. Equal

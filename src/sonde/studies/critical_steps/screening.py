@@ -1,4 +1,4 @@
-"""How far do the next responses move if one layer, or one head, is taken away at one step? In nats, with nothing generated.
+"""The screening: how far the next responses move, in nats, without one layer or head at one step. Nothing is generated.
 
 1. Run the recorded conversation once, as it was.
 2. For every step run it again, from that step on, with one target ablated at the step's positions: one row per target,
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from sonde.models import model as models_model
-from sonde.studies.critical_steps import ablating, contexts, forcing
+from sonde.studies.critical_steps import ablations, contexts, forcing
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Plan:
         wave: Rows of a batch.
     """
 
-    targets: Mapping[int, Sequence[ablating.Target]]
+    targets: Mapping[int, Sequence[ablations.Target]]
     kind: str
     horizon: int
     wave: int
@@ -55,7 +55,7 @@ class Moved:
 
 
 def screen(
-    model: models_model.Model, steps: Sequence[contexts.Context], means: ablating.Means, plan: Plan
+    model: models_model.Model, steps: Sequence[contexts.Context], means: ablations.Means, plan: Plan
 ) -> dict[int, list[Moved]]:
     """Screens an episode: for each step of the plan that it has, the sham first, then every target."""
     last = contexts.ends(steps)
@@ -70,8 +70,8 @@ def screen(
             (clean,) = forcing.forced(model, steps[run], [()])
         end = min(step + plan.horizon, last[step])
         here = steps[step]
-        rows = [ablating.recorded(plan.targets[step][0], "sham", means, here)]
-        rows += [ablating.recorded(target, plan.kind, means, here) for target in plan.targets[step]]
+        rows = [ablations.recorded(plan.targets[step][0], "sham", means, here)]
+        rows += [ablations.recorded(target, plan.kind, means, here) for target in plan.targets[step]]
         expected = [read(clean.at(forcing.FINAL, one.predicting)) for one in steps[step : end + 1]]
         found[step] = []
         for start in range(0, len(rows), plan.wave):

@@ -1,158 +1,106 @@
-"""What is to be studied: settings that fix the result, and their checks. Costs nothing."""
+"""What fixes the study of critical steps: settings, and their checks. Costs nothing."""
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-import torch
+import pydantic
 
-from sonde import store
+from sonde.agents import plans, playing
 from sonde.core import errors
+from sonde.core import settings as core_settings
 from sonde.models import config as model_config
 
-ABLATIONS = ("mean", "zero")
 PARTS: Mapping[str, tuple[str, ...]] = {
     "layer": ("hook_attn_out", "hook_mlp_out"),
     "attn": ("hook_attn_out",),
     "mlp": ("hook_mlp_out",),
 }
+field = core_settings.field
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a study has come.
+class CriticalStepsSettings(core_settings.Settings):
+    """What is to be studied."""
 
-    Attributes:
-        stage: `play`, `means`, `screen`, `rollouts` or `heads`.
-        done: Work items finished, of `total`.
-        total: See `done`.
-    """
+    environment: str | None = field(None, "A preset with selectors; none for a function or played episodes.", option="")
+    source: str | None = field(None, "The run whose episodes are studied; none if they are played first.", option="")
+    model: str = field(..., "The model's name.")
+    episodes: int = field(12, "How many episodes.", ge=2)
+    layers: tuple[int, ...] = field(..., "The layers looked at.")
+    steps: tuple[int, ...] | None = field(None, "The steps looked at; none: all that half of the episodes go on from.")
+    part: Literal["layer", "attn", "mlp"] = field("layer", "What is ablated: all a layer adds, or its attn or mlp.")
+    ablation: Literal["mean", "zero"] = field("mean", "Set it to its mean over all steps and episodes, or to zero.")
+    horizon: int = field(1, "Responses after the step's own that the screening sees.", ge=0)
+    cells: int | None = field(None, "Cells to roll out, and as many random ones; none: one for every step.", ge=1)
+    rollouts: int = field(8, "Continuations per cell and episode, and as many under the sham.", ge=1)
+    heads: int = field(2, "Cells whose heads are screened.", ge=0)
+    alpha: float = field(0.05, "Chance of any false claim that is accepted.", gt=0, lt=1)
+    seed: int = field(0, "Fixes tasks, sampling and the choice of random cells.", ge=0)
+    max_steps: int | None = field(None, "Stop an episode after so many steps.", ge=2)
+    wave: int = field(16, "Rows of a batch; part of what fixes the last bits.", ge=1)
+    generation: plans.Options = field({}, "Sampling settings of the client.", option="")
+    options: plans.Options = field({}, "Options of the environment.", option="--option")
+    threads: int = plans.threads()
 
-    stage: str
-    done: int
-    total: int
+    @pydantic.field_validator("layers")
+    @classmethod
+    def _different(cls, layers: tuple[int, ...]) -> tuple[int, ...]:
+        if not layers or len(set(layers)) < len(layers):
+            raise ValueError(f"they must be different ones, at least one, got {list(layers)}")
+        return layers
 
-
-class Options(TypedDict, total=False):
-    """Options of a study; see `Settings` for those that fix its result.
-
-    Attributes:
-        run: Name of the run; one that is there already is taken up.
-        runs_dir: Folder of all runs; $SONDE_RUNS or ./runs.
-        on_progress: Called with a Progress after every work item.
-    """
-
-    episodes: int
-    layers: Sequence[int] | None
-    steps: Sequence[int] | None
-    part: str
-    ablation: str
-    horizon: int
-    cells: int | None
-    rollouts: int
-    heads: int
-    alpha: float
-    seed: int
-    max_steps: int | None
-    wave: int
-    generation: Mapping[str, Any]
-    options: Mapping[str, Any]
-    run: str | None
-    runs_dir: Path | str | None
-    on_progress: Callable[[Progress], None] | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Everything that fixes the result.
-
-    Attributes:
-        environment: A preset with selectors; None for a function.
-        source: The run whose episodes are studied; None if they are played first.
-        model: The model's name.
-        episodes: How many.
-        layers: The layers looked at.
-        steps: The steps looked at; None: all that at least half of the episodes go on from.
-        part: What is ablated: all that a `layer` adds to the stream, or its `attn` or `mlp` alone.
-        ablation: Set to the `mean` over all steps and episodes (the stream stays where the model knows it), or `zero`.
-        horizon: How many responses after the step's own the screening looks at.
-        cells: Cells to roll out because they stand out, and as many random ones; None: one for every step.
-        rollouts: Continuations per cell and episode, and as many under the sham.
-        heads: Cells whose heads are screened; 0: none.
-        alpha: Chance of any false claim that is accepted.
-        seed: Fixes tasks, sampling and the choice of random cells.
-        max_steps: Stop an episode after so many steps.
-        wave: Rows of a batch; part of what fixes the last bits.
-        generation: Sampling settings of the client.
-        options: Options of the environment.
-        threads: Threads of torch.
-    """
-
-    environment: str | None
-    source: str | None = None
-    model: str
-    episodes: int
-    layers: tuple[int, ...]
-    steps: tuple[int, ...] | None = None
-    part: str = "layer"
-    ablation: str = "mean"
-    horizon: int = 1
-    cells: int | None = None
-    rollouts: int = 8
-    heads: int = 2
-    alpha: float = 0.05
-    seed: int = 0
-    max_steps: int | None = None
-    wave: int = 16
-    generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    threads: int = dataclasses.field(default_factory=torch.get_num_threads)
-
-    def __post_init__(self) -> None:
-        """Refuses impossible settings."""
-        least = {
-            "episodes": 2,
-            "horizon": 0,
-            "cells": 1,
-            "rollouts": 1,
-            "heads": 0,
-            "seed": 0,
-            "max_steps": 2,
-            "wave": 1,
-        }
-        for name, low in least.items():
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < low):
-                raise errors.RequestError(f"{name} must be a whole number from {low} up, got {value!r}")
-        for name, known in (("part", tuple(PARTS)), ("ablation", ABLATIONS)):
-            if getattr(self, name) not in known:
-                near = errors.suggest(str(getattr(self, name)), known)
-                raise errors.RequestError(
-                    f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}{near}"
-                )
-        if not 0 < self.alpha < 1:
-            raise errors.RequestError(f"alpha must be between 0 and 1, got {self.alpha!r}")
-        if not self.layers or len(set(self.layers)) < len(self.layers):
-            raise errors.RequestError(f"layers must be different ones, at least one, got {list(self.layers)}")
-        if self.steps is not None and (not self.steps or min(self.steps) < 0):
-            raise errors.RequestError(f"steps count from 0, and at least one is needed, got {list(self.steps)}")
+    @pydantic.field_validator("steps")
+    @classmethod
+    def _from_zero(cls, steps: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if steps is not None and (not steps or min(steps) < 0):
+            raise ValueError(f"steps count from 0, and at least one is needed, got {list(steps)}")
+        return steps
 
     def sites(self, layer: int) -> tuple[str, ...]:
         """The Sites that are ablated together in a layer."""
         return tuple(f"blocks.{layer}.{kind}" for kind in PARTS[self.part])
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON data."""
-        return store.jsonable({field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
 
-
-def layers_of(asked: Sequence[int] | None, cfg: model_config.ModelConfig) -> tuple[int, ...]:
-    """The layers asked for, in order; all if none are named.
+def settings_of(source: Any, cfg: model_config.ModelConfig, **chosen: Any) -> CriticalStepsSettings:
+    """The settings that a choice amounts to; see `study.CriticalSteps` for the source.
 
     Raises:
-        SiteError: The model has no such layer.
+        RequestError: Impossible settings, or some that are given by the episodes.
+        SiteError: A layer that does not exist.
     """
+    chosen["layers"] = _layers(chosen.get("layers"), cfg)
+    if chosen.get("steps") is not None:
+        chosen["steps"] = tuple(sorted(set(chosen["steps"])))
+    if isinstance(source, playing.Played):
+        fixed = {"episodes", "generation", "options", "max_steps"} & chosen.keys()
+        if fixed:
+            raise errors.RequestError(
+                f"{sorted(fixed)} are given by the episodes of run {source.run.id}: leave them out"
+            )
+        before = source[0].origin.settings
+        chosen |= {name: getattr(before, name) for name in ("environment", "generation", "options", "max_steps")}
+        chosen |= {"source": source.run.id, "episodes": len(untouched(source))}
+    elif isinstance(source, str):
+        chosen["environment"] = source
+    return CriticalStepsSettings(model=cfg.model_name, **chosen)
+
+
+def untouched(played: playing.Played) -> list[playing.Episode]:
+    """The episodes that went well, without interventions.
+
+    Raises:
+        RequestError: There are fewer than two.
+    """
+    fine = [one for one in played if one.error is None and not one.origin.settings.conditions[one.plan.condition]]
+    if len(fine) < 2:
+        raise errors.RequestError(
+            f"run {played.run.id} has {len(fine)} episodes without an error and without interventions, two are needed: "
+            "play more"
+        )
+    return fine
+
+
+def _layers(asked: Sequence[int] | None, cfg: model_config.ModelConfig) -> tuple[int, ...]:
+    """The layers asked for, in order; all if none are named."""
     if asked is None:
         return tuple(range(cfg.n_layers))
     for layer in asked:

@@ -1,176 +1,145 @@
-"""The whole study: from episodes to claims, stage by stage, each kept on disk as it is finished.
+"""The study of critical steps: from episodes to claims.
 
-    found = study.run("20q", model, episodes=12, layers=(4, 14, 24), rollouts=8, run="critical")
-    found = study.run(played, model)                                  # what sonde.play returned
+    source = "20q"                      # or a function that makes an environment, or what sonde.play returned
+    chosen = settings.settings_of(source, model.cfg, episodes=12, layers=(4, 14, 24), rollouts=8)
+    found = experiments.run(study.CriticalSteps(model, source), chosen, run="critical")
+    found.results["critical_steps"], found.html
 
-A work item is an episode (means, screening, heads), or a step of an episode (rollouts). Its result is a small JSON file
-with a checksum, written as a whole: a killed study goes on with the item that was in flight.
+The stages are those of `stages`. Inside an event loop: `await experiments.run_async(...)`.
 """
 
-import asyncio
-import contextlib
-import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Unpack
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
-from sonde import store
-from sonde.agents import playing
+from sonde import experiments
+from sonde.agents import playing, presets
 from sonde.core import errors
 from sonde.models import identity
 from sonde.models import model as models_model
-from sonde.store import documents
-from sonde.studies.critical_steps import results, stages
+from sonde.report import page
+from sonde.store import schemas
+from sonde.studies.critical_steps import estimates, pages, results
 from sonde.studies.critical_steps import settings as study_settings
+from sonde.studies.critical_steps import stages as study_stages
 
-KIND = "critical-steps"
-RESULTS = "results.json"
 Source = str | Callable[[], Any] | playing.Played
 
 
-def run(source: Source, model: Any, **options: Unpack[study_settings.Options]) -> results.CriticalSteps:
-    """Finds the critical steps; not from inside an event loop (there: `run_async`).
+class CriticalSteps(experiments.Experiment[study_settings.CriticalStepsSettings]):
+    """The experiment."""
 
-    Args:
-        source: What to play: a preset with selectors, or a function that makes an environment; or episodes that were
-            played, as `sonde.play` returns them.
-        model: The model, or the name of one to load.
-        **options: See `settings.Settings` and `settings.Options`.
+    kind, verb = "critical-steps", ("study", "critical-steps")
+    results_kind = schemas.register("results of critical steps", schemas.Data)
+    settings_type, stages = study_settings.CriticalStepsSettings, study_stages.STAGES
+    model: models_model.Model
 
-    Raises:
-        RequestError: Impossible settings, episodes of another model, or a run of that name with other settings.
-        SiteError: A layer that does not exist.
-        AnalysisError: Episodes too short or too few to say anything, or a step that they do not reach.
-    """
-    return asyncio.run(run_async(source, model, **options))
+    def __init__(self, model: models_model.Model, source: Source) -> None:
+        """Takes the model, and what it plays or played.
 
+        Args:
+            model: The model.
+            source: What to play: a preset with selectors, or a function that makes an environment; or episodes that were
+                played, as `sonde.play` returns them.
+        """
+        super().__init__(model)
+        self.source = source
+        self._bench: study_stages.Bench | None = None
 
-async def run_async(source: Source, model: Any, **options: Unpack[study_settings.Options]) -> results.CriticalSteps:
-    """As `run`, to be awaited."""
-    unknown = set(options) - study_settings.Options.__annotations__.keys()
-    if unknown:
-        name = min(unknown)
-        known = study_settings.Options.__annotations__
-        raise TypeError(f"this study has no option {name!r}{errors.suggest(name, known)}")
-    with playing.loaded(model) as loaded:
-        settings, held = settings_of(source, loaded, options), identity.of(loaded)
-        if isinstance(source, playing.Played):
-            identity.check(source.run.manifest["model"], held, what=f"run {source.run.id}")
-        kept = store.Run.take_up(
-            options.get("runs_dir"),
-            kind=KIND,
-            model=held,
-            settings=settings.to_json(),
-            seed=settings.seed,
-            id=options.get("run"),
+    async def bench(self, context: study_stages.Context) -> study_stages.Bench:
+        """The episodes, played first if they are not there."""
+        if self._bench is None or self._bench.folder != context.folder:
+            self._bench = study_stages.Bench(context, await self._episodes(context))
+        return self._bench
+
+    async def _episodes(self, context: study_stages.Context) -> Sequence[playing.Episode]:
+        if isinstance(self.source, playing.Played):
+            return study_settings.untouched(self.source)
+        names = ("episodes", "seed", "max_steps", "wave", "generation", "options")
+        options: Any = {name: getattr(context.settings, name) for name in names}
+        played = await playing.play_async(
+            self.source,
+            self.model,
+            run="played",
+            runs_dir=context.folder,
+            on_progress=lambda now: context.tell("play", now.done, now.episodes),
+            **options,
         )
-        identity.check(kept.manifest["model"], held, what=f"run {kept.id}")
-        with playing.pinned(settings.threads), loaded.packed():
-            work = stages.Work(loaded, settings, kept.folder, options.get("on_progress"))
-            found = await _stages(work, source)
-    documents.write_results(kept.folder / RESULTS, found.to_json())
-    if kept.status != "finished":
-        kept.finish({"critical_steps": list(found.critical_steps), "cells": len(found.cells)})
-    return found
+        return study_settings.untouched(played)
 
+    def around(self) -> AbstractContextManager[Any]:
+        """The model packed."""
+        return self.model.packed()
 
-async def _stages(work: stages.Work, source: Source) -> results.CriticalSteps:
-    seconds: dict[str, float] = {}
+    def record(self) -> dict[str, Any]:
+        """As it is; another model than the one that played is refused."""
+        held = super().record()
+        if isinstance(self.source, playing.Played):
+            identity.check(self.source.run.manifest["model"], held, what=f"run {self.source.run.id}")
+        return held
 
-    @contextlib.contextmanager
-    def timed(stage: str) -> Iterator[None]:
-        start = time.monotonic()
-        yield
-        seconds[stage] = time.monotonic() - start
+    def check(self, settings: study_settings.CriticalStepsSettings) -> None:
+        """Refuses the settings of another model, and episodes of another."""
+        if settings.model != self.model.cfg.model_name:
+            raise errors.RequestError(
+                f"the settings are for {settings.model!r}, the model is {self.model.cfg.model_name!r}"
+            )
+        if isinstance(self.source, playing.Played):
+            before = self.source[0].origin.settings.model
+            if before != settings.model:
+                raise errors.RequestError(
+                    f"the episodes of run {self.source.run.id} were played by {before!r}, not by {settings.model!r}: load "
+                    "that model, or play episodes with this one"
+                )
 
-    with timed("play"):
-        await work.take(await _episodes(work, source))
-    with timed("screen"):
-        matrix = await work.screened()
-    chosen, random = results.choose(matrix, work.decisive, work.settings.cells, work.settings.seed)
-    with timed("rollouts"):
-        outcomes = await work.rolled_out([*chosen, *random])
-    outcome, cells = results.claims(work.compared(outcomes, matrix, set(chosen)), work.settings.alpha)
-    with timed("heads"):
-        heads = await work.heads(cells)
-    return results.CriticalSteps(
-        settings=work.settings,
-        outcome=outcome,
-        matrix=matrix,
-        cells=cells,
-        heads=heads,
-        folder=work.folder,
-        seconds=seconds,
-    )
+    def headline(self, settings: study_settings.CriticalStepsSettings) -> str:
+        """Sizes."""
+        return f"{settings.episodes} episodes, {len(settings.layers)} layers"
 
+    def estimate(self, settings: study_settings.CriticalStepsSettings) -> dict[str, float]:
+        """At most, by the speed of one short batch; nothing if an episode may go on for ever."""
+        if isinstance(self.source, playing.Played):
+            steps: int | None = max(one.steps for one in self.source)
+        else:
+            made = presets.make(self.source, **settings.options) if isinstance(self.source, str) else self.source()
+            steps = settings.max_steps or getattr(made, "step_limit", None)
+        new_tokens = settings.generation.get("max_new_tokens", playing.NEW_TOKENS)
+        return estimates.seconds(self.model, settings, steps=steps, new_tokens=new_tokens) if steps else {}
 
-def settings_of(source: Source, model: models_model.Model, options: study_settings.Options) -> study_settings.Settings:
-    """The settings that options amount to.
+    def results(self, context: study_stages.Context) -> dict[str, Any]:
+        """The matrix, the cells and their claims, the heads."""
+        claims = context.found("rollouts")
+        critical = results.critical(claims["cells"])
+        return {
+            "study": self.kind,
+            "settings": context.settings.to_json(),
+            "outcome": claims["outcome"],
+            "critical_steps": sorted({cell.step for cell in critical}),
+            "matrix": context.found("screen"),
+            "cells": claims["cells"],
+            "heads": context.found("heads")["heads"],
+        }
 
-    Raises:
-        RequestError: Impossible settings, or episodes of another model.
-        SiteError: A layer that does not exist.
-    """
-    given: dict[str, Any] = {
-        name: value for name, value in options.items() if name not in ("run", "runs_dir", "on_progress")
-    }
-    given["layers"] = study_settings.layers_of(options.get("layers"), model.cfg)
-    steps = options.get("steps")
-    given["steps"] = None if steps is None else tuple(sorted(set(steps)))
-    if not isinstance(source, playing.Played):
-        environment = source if isinstance(source, str) else None
-        return study_settings.Settings(environment=environment, model=model.cfg.model_name, **{"episodes": 16, **given})
-    before = source[0].origin.settings
-    if before.model != model.cfg.model_name:
-        raise errors.RequestError(
-            f"the episodes of run {source.run.id} were played by {before.model!r}, not by {model.cfg.model_name!r}: load "
-            "that model, or play episodes with this one"
-        )
-    fixed = {"episodes", "generation", "options", "max_steps"} & given.keys()
-    if fixed:
-        raise errors.RequestError(f"{sorted(fixed)} are given by the episodes of run {source.run.id}: leave them out")
-    usable = len(_untouched(source))
-    return study_settings.Settings(
-        environment=before.environment,
-        source=source.run.id,
-        model=before.model,
-        episodes=usable,
-        generation=before.generation,
-        options=before.options,
-        max_steps=before.max_steps,
-        **given,
-    )
+    def summary(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """The critical steps."""
+        return {"critical_steps": results["critical_steps"], "cells": len(results["cells"])}
 
+    def report(self, results: Mapping[str, Any], run: str) -> page.Report:
+        """See `pages`."""
+        return pages.report(results)
 
-def _untouched(played: playing.Played) -> list[playing.Episode]:
-    """The episodes that went well, without interventions.
+    def highlights(self, results: Mapping[str, Any]) -> tuple[page.Table, ...]:
+        """The cells."""
+        return (pages.table(results),)
 
-    Raises:
-        RequestError: There are fewer than two.
-    """
-    fine = [one for one in played if one.error is None and not one.origin.settings.conditions[one.plan.condition]]
-    if len(fine) < 2:
-        raise errors.RequestError(
-            f"run {played.run.id} has {len(fine)} episodes without an error and without interventions, two are needed: "
-            "play more"
-        )
-    return fine
-
-
-async def _episodes(work: stages.Work, source: Source) -> Sequence[playing.Episode]:
-    if isinstance(source, playing.Played):
-        return _untouched(source)
-    settings = work.settings
-    played = await playing.play_async(
-        source,
-        work.model,
-        episodes=settings.episodes,
-        seed=settings.seed,
-        max_steps=settings.max_steps,
-        wave=settings.wave,
-        generation=settings.generation,
-        options=settings.options,
-        run="played",
-        runs_dir=work.folder,
-        on_progress=lambda now: work.tell("play", now.done, now.episodes),
-    )
-    return _untouched(played)
+    def command(self, settings: study_settings.CriticalStepsSettings) -> str:
+        """The command that runs it again; nothing where no command can."""
+        sampling = {"max_new_tokens": playing.NEW_TOKENS, **settings.generation}
+        if settings.source is not None:
+            typed = settings.changed(episodes=12, max_steps=None, options={}).typed()
+            return shlex.join(["sonde", *self.verb, "--played", settings.source, *typed])
+        if settings.environment is None or sampling.keys() - {"max_new_tokens", "temperature"}:
+            return ""
+        typed = [word for name, one in sampling.items() for word in (f"--{name.replace('_', '-')}", str(one))]
+        return shlex.join(["sonde", *self.verb, settings.environment, *settings.typed(), *typed])

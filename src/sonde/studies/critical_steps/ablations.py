@@ -1,4 +1,4 @@
-"""What is taken away, at which positions, and what is the sham?
+"""Ablations of a layer or a head at one step of an episode, and the sham they are compared with.
 
 A step is made at its last prompt token, where the response begins, and at the tokens of the response. There, and only
 there, what a layer (or a head) adds is replaced by its mean, over all steps and episodes and for the two kinds of
@@ -95,7 +95,7 @@ def means_of(
     }
 
 
-def layer_target(settings: study_settings.Settings, layer: int) -> Target:
+def layer_target(settings: study_settings.CriticalStepsSettings, layer: int) -> Target:
     """Everything that is ablated of a layer."""
     return Target(settings.sites(layer))
 

@@ -1,4 +1,4 @@
-"""How long will it take? Measured on one short batch, before anything else runs.
+"""Estimates of how long the study takes, from the speed of one short batch.
 
 Costs that batch. The answer is an upper one: responses are counted at full length, and episodes as far as they may go.
 """
@@ -12,7 +12,7 @@ _TOKENS, _PROMPT = 6, 48
 
 
 def seconds(
-    model: models_model.Model, settings: study_settings.Settings, *, steps: int, new_tokens: int
+    model: models_model.Model, settings: study_settings.CriticalStepsSettings, *, steps: int, new_tokens: int
 ) -> dict[str, float]:
     """Seconds at most, by stage.
 
