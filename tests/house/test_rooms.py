@@ -14,6 +14,7 @@ ORDER = [
     {"analysis"},
     {"testing"},
     {"agents"},
+    {"experiments"},
     {"capture", "report"},
     {"models", "store"},
     {"core"},

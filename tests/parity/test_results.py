@@ -68,8 +68,8 @@ PRODUCERS = {
     "bench-run": ("bench run eap -i 3 --tracr --pairs 20 --out out", "out/**/*.json"),
     "bench-eval": ("bench eval iit -i 3 --interp-bench --rows 200 --pairs 20 --out out", "out/**/*.json"),
     "leaderboard": (
-        "bench leaderboard --tracr --cases 3,11 --methods eap-ig,exact-node,random --pairs 20 --out out",
-        "out/results.json",
+        "bench leaderboard --tracr --cases 3,11 --methods eap-ig,exact-node,random --pairs 20 --run it",
+        "runs/it/results.json",
     ),
     "lab-measure": ("lab measure skip:1 -m tiny-llama -t capitals -n 4 --controls 1 --out x.json", "x.json"),
     "lab-translate": ("lab translate -m tiny-llama --tokens 16 --out x.json", "x.json"),

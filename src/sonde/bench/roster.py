@@ -111,6 +111,20 @@ def compiled(ids: Iterable[int]) -> list[Entry]:
     return [Entry("compiled", str(case)) for case in ids]
 
 
+def numbered(cases: Sequence[str] | None) -> list[int]:
+    """The numbers of compiled cases: those that were asked for, or the core ones.
+
+    Raises:
+        RequestError: One is no number, or there is no such case.
+    """
+    if cases is None:
+        return list(bench_cases.ids("core"))
+    for case in cases:
+        if not case.isdecimal():
+            raise errors.RequestError(f"{case!r} is no number of a compiled case")
+    return [bench_cases.get(int(case)).id for case in cases]
+
+
 def folder_of(
     folder: Path, *, cases: Sequence[str] | None = None, least: float = published.LEAST
 ) -> tuple[list[Entry], dict[str, str]]:

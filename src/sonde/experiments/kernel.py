@@ -166,7 +166,7 @@ def _steps(experiment: experiments.Experiment[Any], settings: Any, options: tupl
             with pinned(getattr(settings, "threads", None)):
                 for stage in chosen:
                     if not context.path(stage.name).exists():
-                        yield from _computed(context, stage)
+                        yield from _computed(context, stage, engine)
             return _finished(context)
         except (Exception, asyncio.CancelledError) as error:
             with contextlib.suppress(errors.StoreError):  # a full disk has the last word
@@ -174,23 +174,37 @@ def _steps(experiment: experiments.Experiment[Any], settings: Any, options: tupl
             raise
 
 
-def _computed(context: experiments.Context[Any], stage: experiments.Stage | experiments.Items) -> _Steps:
+def _computed(
+    context: experiments.Context[Any], stage: experiments.Stage | experiments.Items, engine: str = ENGINES[0]
+) -> _Steps:
     """Computes a stage and keeps it; how long that took is kept beside it."""
     start = time.monotonic()
     if isinstance(stage, experiments.Items):
-        items, made = stage.items(context), []
-        for number, item in enumerate(items):
-            path = context.folder / "stages" / stage.name / f"{number:05d}.json"
-            if not path.exists():
-                documents.keep(path, (yield from _value(stage.work(context, item))))
-            made.append(documents.kept(path, stage.item_schema))
-            context.tell(stage.name, number + 1, len(items))
-        content = stage.join(context, made)
+        content = stage.join(context, (yield from _worked(context, stage, engine)))
     else:
         content = yield from _value(stage.compute(context))
     times = _times(context) | {stage.name: _times(context).get(stage.name, 0) + time.monotonic() - start}
     documents.keep(context.path("times"), times)
     documents.keep(context.path(stage.name), content)
+
+
+def _worked(context: experiments.Context[Any], stage: experiments.Items, engine: str) -> _Steps:
+    """Works what is not on disk yet of a stage's items; returns what all of them gave, in order."""
+    items = stage.items(context)
+    paths = [context.folder / "stages" / stage.name / f"{number:05d}.json" for number in range(len(items))]
+    todo = {number: item for number, item in enumerate(items) if not paths[number].exists()}
+    first = len(items) - len(todo) + 1
+    if engine == "ray":
+        from sonde.experiments import cluster
+
+        for done, (number, content) in enumerate(cluster.results(context, stage.name, todo), start=first):
+            documents.keep(paths[number], content)
+            context.tell(stage.name, done, len(items))
+    else:
+        for done, (number, item) in enumerate(todo.items(), start=first):
+            documents.keep(paths[number], (yield from _value(stage.work(context, item))))
+            context.tell(stage.name, done, len(items))
+    return [documents.kept(path, stage.item_schema) for path in paths]
 
 
 def _value(given: Any) -> _Steps:
