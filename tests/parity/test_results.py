@@ -65,8 +65,8 @@ PRODUCERS = {
         "bench train iit -i 3 --epochs 1 --batch-size 32 --lr 0.005 --pool 4 --threshold 0.2 --early-stop --out trained",
         "trained/**/log.json",
     ),
-    "bench-run": ("bench run eap -i 3 --tracr --pairs 20 --out out", "out/**/*.json"),
-    "bench-eval": ("bench eval iit -i 3 --interp-bench --rows 200 --pairs 20 --out out", "out/**/*.json"),
+    "bench-run": ("bench run eap -i 3 --tracr --pairs 20 --run it", "runs/it/eap/**/*.json"),
+    "bench-eval": ("bench eval iit -i 3 --interp-bench --rows 200 --pairs 20 --run it", "runs/it/iit/**/*.json"),
     "leaderboard": (
         "bench leaderboard --tracr --cases 3,11 --methods eap-ig,exact-node,random --pairs 20 --run it",
         "runs/it/results.json",

@@ -17,7 +17,6 @@ Methods that take little come first. Threads are pinned to one. Costs the method
 
 import dataclasses
 import hashlib
-import json
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -115,7 +114,7 @@ def _items(context: experiments.Context[LeaderboardSettings]) -> list[dict[str, 
     known = board.known(context.settings)
     return [
         {
-            "entry": dataclasses.asdict(entry),
+            "entry": entry.to_json(),
             "method": method,
             "row": None if row is None else dataclasses.asdict(row),
         }
@@ -201,16 +200,16 @@ class Leaderboard(experiments.Experiment[LeaderboardSettings]):
         return found
 
     def record(self) -> dict[str, Any]:
-        """How many models, and a digest of their weights."""
-        told = [[entry.kind, entry.case, entry.seed, entry.digest] for entry in self.entries]
-        return {"name": self._about(), "weights": hashlib.sha256(json.dumps(told).encode()).hexdigest()}
+        """See `roster`."""
+        return roster.record(self.entries)
 
     def headline(self, settings: LeaderboardSettings) -> str:
         """Models and methods."""
         broken = sum(isinstance(why, str) for why in self.left_out.values())
         reasons = ((len(self.left_out) - broken, "not good enough"), (broken, "they cannot be loaded, see below"))
         left_out = "".join(f" ({count} left out: {why})" for count, why in reasons if count)
-        return f"{self._about()}{left_out}, {len(settings.methods)} methods"
+        models = f"{len(self.entries)} models of {roster.n_cases(self.entries)} cases"
+        return f"{models}{left_out}, {len(settings.methods)} methods"
 
     def estimate(self, settings: LeaderboardSettings) -> dict[str, float]:
         """Judged by the passes that methods take, and the speed of the smallest and the largest model."""
@@ -243,9 +242,6 @@ class Leaderboard(experiments.Experiment[LeaderboardSettings]):
     def command(self, settings: LeaderboardSettings) -> str:
         """With a flag for each file."""
         return " ".join([super().command(settings), *(f"--method-file {shlex.quote(file)}" for file in settings.files)])
-
-    def _about(self) -> str:
-        return f"{len(self.entries)} models of {len({entry.case for entry in self.entries})} cases"
 
 
 def measure(entry: roster.Entry, method: str, settings: LeaderboardSettings) -> board_rows.Row:

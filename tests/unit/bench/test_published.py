@@ -260,7 +260,7 @@ def test_finders_run_on_an_ioi_model(ioi, tmp_path):
     pairs = finding.pairs_of(subject, n=4)
     changed = (pairs.clean != pairs.corrupt).nonzero()[:, 1]
     assert changed.unique().tolist() == [published_ioi.THIRD]
-    found = finding.run(subject, "eap-ig", tmp_path, pairs=4)
+    found = finding.run(subject, "eap-ig", pairs=4)
     assert 0 <= found.judged["node_auroc"] <= 1
     with pytest.raises(errors.RequestError, match="norms"):
         evaluating.iit(subject, rows=4)
