@@ -22,6 +22,7 @@ def typed(command):
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SONDE_RUNS", raising=False)
     return tmp_path
 
 
@@ -33,39 +34,34 @@ def test_the_readmes_commands_work_one_after_the_other(here, monkeypatch):
     assert found.exit_code == 0, text
     assert "seed 0 ended" in text
     assert "Weights 510: results/bench/case-3/510" in text
-    found, text = typed("run sp -i 3 --siit-weights 510 --lambda-reg 0.5 --epochs 3 --pairs 20")
+    found, text = typed("run sp -i 3 --siit-weights 510 --lambda-reg 0.5 --epochs 3 --pairs 20 --run sp --out results")
     assert found.exit_code == 0, text
-    assert (here / "results/run/sp/case-3-510-seed-0/result.json").is_file()
+    first, second = (here / place / "sp/case-3-510-seed-0/result.json" for place in ("runs/sp", "results"))
+    assert first.read_bytes() == second.read_bytes()
     found, text = typed("run eap -i 3 --siit-weights 510 --integrated-grad-steps=5 --pairs 20")
     assert found.exit_code == 0, text
-    found, text = typed("eval iit -i 3 --siit-weights 510 --rows 20")
+    found, text = typed("eval iit -i 3 --siit-weights 510 --rows 20 --run it")
     assert found.exit_code == 0, text
-    assert len(json.loads((here / "results/eval/iit/case-3-510-seed-0/result.json").read_text())["effects"]) == 10
+    assert len(json.loads((here / "runs/it/iit/case-3-510-seed-0/result.json").read_text())["effects"]) == 10
     found, text = typed("eval gt_node_realism -i 3 --siit-weights 510 --rows 20 --ablation zero")
     assert found.exit_code == 0, text
 
 
 def test_an_empty_circuit_is_a_warning_with_the_usable_range(here):
-    found, text = typed("run acdc -i 3 --tracr --threshold 0.71 --pairs 40")
+    found, text = typed("run acdc -i 3 --tracr --threshold 0.71 --pairs 40 --run it")
     assert found.exit_code == 0, text
     assert "Warning: the circuit of case-3-compiled is empty; thresholds above 0 and up to 0." in text
-    assert json.loads((here / "results/run/acdc/case-3-compiled/circuit.json").read_text())["edges"] == []
+    assert json.loads((here / "runs/it/acdc/case-3-compiled/circuit.json").read_text())["edges"] == []
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ("run acdc -i 3 --tracr --treshold 0.1", "No such option"),
-        ("run acdc -i 3", "give one of --tracr, --siit-weights, --interp-bench and --folder"),
-        ("run acdc --tracr", "name a case with -i"),
         ("train iit -i 3 --siit-sampling every", "none of individual, sample_all, all"),
-        ("eval realism -i 3 --siit-weights 510", "none of iit, iit_acdc"),
-        ("eval node_realism -i 3 --siit-weights 510", "node_realism needs a circuit that was found: --circuit FILE"),
-        ("eval gt_node_realism -i 3 --siit-weights 510 --circuit x.json", "only node_realism takes a --circuit"),
-        ("run eap -i 3 --tracr --steps-from 0", "plain EAP has no steps: give --integrated-grad-steps"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_2(here, words, said):
+def test_what_was_typed_wrongly_is_refused_with_2(here, words, said):
     found, text = typed(words)
     assert found.exit_code == 2, text
     assert said in text
@@ -74,6 +70,12 @@ def test_what_makes_no_sense_is_refused_with_2(here, words, said):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        ("run acdc -i 3", "give one of --tracr, --siit-weights, --interp-bench and --folder"),
+        ("run acdc --tracr", "name a case with -i"),
+        ("eval realism -i 3 --siit-weights 510", "what must be one of iit, iit_acdc"),
+        ("eval node_realism -i 3 --siit-weights 510", "node_realism needs a circuit that was found: --circuit FILE"),
+        ("eval gt_node_realism -i 3 --siit-weights 510 --circuit log.json", "only node_realism takes a --circuit"),
+        ("run eap -i 3 --tracr --steps-from 0", "plain EAP has no steps: give --integrated-grad-steps"),
         ("run sp -i 1 --siit-weights 510 --lambda-reg 0.5", "sonde bench train iit -i 1 -s 0.4"),
         ("run eap -i ioi --siit-weights 510 --integrated-grad-steps=5", "sonde bench train ioi -s 0.4"),
         ("run eap -i ioi --siit-weights 1010", "sonde bench train ioi -s 1 -iit 1 -b 0 --seeds 0"),
@@ -89,10 +91,12 @@ def test_what_makes_no_sense_is_refused_with_2(here, words, said):
         ("train iit -i 27 --epochs 1", "27"),
     ],
 )
-def test_what_is_not_there_is_an_error_that_says_what_to_do(here, words, said):
+def test_what_makes_no_sense_or_is_not_there_is_an_error_that_says_what_to_do_and_nothing_is_written(here, words, said):
+    (here / "log.json").write_text("{}")
     found, _ = typed(words)
     assert isinstance(found.exception, errors.RequestError)
     assert said in str(found.exception)
+    assert [path.name for path in here.iterdir()] == ["log.json"]
 
 
 @pytest.mark.slow
@@ -151,17 +155,37 @@ def test_a_weights_file_of_another_case_is_refused(here, names):
     assert "not of case 4" in str(found.exception) or "does not belong to case 4" in str(found.exception)
 
 
-def test_a_model_on_which_a_finder_cannot_run_is_left_out_of_many(here):
-    found, text = typed("run sp --interp-bench --edgewise --epochs 1 --pairs 10")
+def test_a_model_on_which_a_finder_cannot_run_is_left_out_of_many_and_if_it_is_the_only_one_that_is_the_error(
+    here, monkeypatch
+):
+    from sonde.bench import finding
+
+    real = finding.run
+
+    def fails(subject, *given, **how):
+        if "case-3-" in subject.name:
+            raise errors.AnalysisError("no such luck")
+        return real(subject, *given, **how)
+
+    monkeypatch.setattr(finding, "run", fails)
+    found, text = typed("run sp --interp-bench --edgewise --epochs 1 --pairs 10 --run it")
     assert found.exit_code == 0, text
+    assert "Warning: case-3-embedded-seed-0 is left out: no such luck" in text
+    results = json.loads((here / "runs/it/results.json").read_text())
+    assert results["failed"] == {"case-3-embedded-seed-0": "no such luck"}
     first = dict(reversed(shipped.list_embedded()))
-    assert all(f"case-{case}-embedded-seed-{seed}" in text for case, seed in first.items())
+    assert {f"case-{case}-embedded-seed-{seed}" for case, seed in first.items()} == {
+        *results["models"],
+        *results["failed"],
+    }
+    found, _ = typed("run sp -i 3 --interp-bench --edgewise --epochs 1 --pairs 10")
+    assert isinstance(found.exception, errors.AnalysisError)
 
 
 def test_a_run_over_many_models_says_how_far_it_is_and_goes_on_where_it_was_stopped(here, monkeypatch):
     from sonde.bench import finding
 
-    command, real, seen = "run sp --interp-bench --edgewise --epochs 1 --pairs 10", finding.run, []
+    command, real, seen = "run sp --interp-bench --edgewise --epochs 1 --pairs 10 --run it", finding.run, []
 
     def stopped(subject, *given, **how):
         if len(seen) == 3:
@@ -172,24 +196,20 @@ def test_a_run_over_many_models_says_how_far_it_is_and_goes_on_where_it_was_stop
     monkeypatch.setattr(finding, "run", stopped)
     found, text = typed(command)
     assert found.exit_code == 130, text
-    assert "Stopped. What is finished is kept; go on with: the same command" in text
-    assert f"{seen[2]} " in text
-    assert "1/1" in text
-    first = (here / "results/run/sp-edges" / seen[0] / "result.json").read_bytes()
-    (here / "results/run/sp-edges" / seen[1] / "result.json").write_bytes(b"{half")
+    assert "Stopped. What is finished is kept; go on with:" in text
+    assert "models" in text
+    assert "3/" in text
     again = []
     monkeypatch.setattr(
         finding, "run", lambda subject, *given, **how: (again.append(subject.name), real(subject, *given, **how))[1]
     )
     found, text = typed(command)
     assert found.exit_code == 0, text
-    assert again[0] == seen[1]
-    assert not {seen[0], seen[2]} & set(again)
-    assert all(name in text for name in seen)
-    assert (here / "results/run/sp-edges" / seen[0] / "result.json").read_bytes() == first
-    before = len(again)
-    found, text = typed(command.replace("--pairs 10", "--pairs 12") + " -i 3")
-    assert (found.exit_code, len(again)) == (0, before + 1), "another question is asked anew"
+    assert not set(seen) & set(again)
+    assert set(json.loads((here / "runs/it/results.json").read_text())["models"]) == {*seen, *again}
+    assert all((here / "runs/it/sp-edges" / name / "scores.json").is_file() for name in seen)
+    found, _ = typed(command.replace("--pairs 10", "--pairs 12"))
+    assert "pairs was 10, now 12" in str(found.exception)
 
 
 def test_a_note_on_scores_that_mean_nothing_is_shown(here):
@@ -197,10 +217,10 @@ def test_a_note_on_scores_that_mean_nothing_is_shown(here):
     assert found.exit_code == 0, text
     assert "Warning: case-3-compiled: mse has its minimum at the clean run" in text
     assert "these scores are rounding errors. Use eap-ig" in text
-    found, text = typed("run eap -i 3 --tracr --pairs 10 --integrated-grad-steps 3 --steps-from 0")
+    found, text = typed("run eap -i 3 --tracr --pairs 10 --integrated-grad-steps 3 --steps-from 0 --run it")
     assert found.exit_code == 0, text
     assert "rounding errors" not in text
-    asked = json.loads((here / "results/run/eap-ig/case-3-compiled/scores.json").read_text())["settings"]
+    asked = json.loads((here / "runs/it/eap-ig/case-3-compiled/scores.json").read_text())["settings"]
     assert asked["steps_from"] == 0
 
 
@@ -214,9 +234,9 @@ def test_node_realism_takes_a_circuit_of_mib(here):
         ablation="", cost=circuits_scores.Cost(0.0, 0.0, 0.0),
     )  # fmt: skip
     mib.write("mib.json", scores, circuit=subject.truth, d_model=12)
-    found, text = typed("eval node_realism -i 3 --interp-bench --circuit mib.json --rows 20")
+    found, text = typed("eval node_realism -i 3 --interp-bench --circuit mib.json --rows 20 --run mine")
     assert found.exit_code == 0, text
-    mine = json.loads((here / "results/eval/node_realism/case-3-embedded-seed-0/result.json").read_text())
-    found, text = typed("eval gt_node_realism -i 3 --interp-bench --rows 20")
-    true = json.loads((here / "results/eval/gt_node_realism/case-3-embedded-seed-0/result.json").read_text())
+    mine = json.loads((here / "runs/mine/node_realism/case-3-embedded-seed-0/result.json").read_text())
+    found, text = typed("eval gt_node_realism -i 3 --interp-bench --rows 20 --run true")
+    true = json.loads((here / "runs/true/gt_node_realism/case-3-embedded-seed-0/result.json").read_text())
     assert mine == true

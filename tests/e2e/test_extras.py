@@ -52,6 +52,7 @@ ASKED = {
     "circuits find --task induction": "study",
     "circuits compare --task induction": "study",
     "bench leaderboard --engine ray": "ray,study",
+    "bench run eap -i 3 --tracr": "study",
     "bench eval iit": "study",
     "lab measure skip:1 -m tiny-gpt2": "study",
     "lab translate -m tiny-gpt2": "study",

@@ -52,26 +52,32 @@ def mine(tmp_path):
     registry._methods.pop("typed-mine", None)
 
 
-def board(out, *words):
-    return typed("bench", "leaderboard", "--tracr", "--cases", "3,11,40", "--pairs", 20, "--out", out, *words)
+def board(runs, *words, run="it"):
+    return typed(
+        "bench", "leaderboard", "--tracr", "--cases", "3,11,40", "--pairs", 20, "--runs", runs, "--run", run, *words
+    )
 
 
 def test_a_method_of_ones_own_gets_its_row_with_one_command(tmp_path, mine):
-    out = tmp_path / "out"
-    code, text = board(out, "--methods", "eap,exact-node,random")
+    code, text = board(tmp_path, "--methods", "eap,exact-node,random")
     assert code == 0, text
     assert f"3 models of 3 cases, {3 + len(priors.NAMES)} methods. About" in text
     assert "The best that looks at nothing, by nodes:" in text
-    before = (out / "rows.jsonl").read_bytes()
-    code, text = board(out, "--methods", "eap,exact-node,random", "--method-file", mine)
+    code, text = board(tmp_path, "--methods", "eap,exact-node,random", "--method-file", mine)
+    assert code == 2, "another run is another board"
+    assert "give it another name" in text
+    code, text = board(tmp_path, "--methods", "eap,exact-node,random", "--method-file", mine, run="with-mine")
     assert code == 0, text
-    assert (out / "rows.jsonl").read_bytes().startswith(before)
-    results = json.loads((out / "results.json").read_text())
-    asked = {"eap", "exact-node", "random", "typed-mine"}
-    assert {one["method"] for one in results["standings"]["methods"]} == {*asked, *priors.NAMES}
     assert re.search(r"typed-mine \d\.\d{3} \[", text)
-    assert (out / "figures" / "standings.png").is_file()
-    assert (out / "report.html").is_file()
+    first, second = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("it", "with-mine"))
+    seconds = [{(row["case"], row["method"]): row["seconds"] for row in one["rows"]} for one in (first, second)]
+    assert seconds[0].items() <= seconds[1].items(), "what was measured before is taken from the first board"
+    asked = {"eap", "exact-node", "random", "typed-mine"}
+    assert {one["method"] for one in second["standings"]["methods"]} == {*asked, *priors.NAMES}
+    assert (tmp_path / "with-mine" / "figures" / "standings.png").is_file()
+    code, text = typed("runs", "verify", "--runs", tmp_path)
+    assert (code, text) == (0, "it: whole with-mine: whole")
+    assert "leaderboard" in typed("runs", "ls", "--runs", tmp_path)[1]
 
 
 @pytest.mark.parametrize(
@@ -134,22 +140,21 @@ def test_a_folder_of_published_models_makes_a_board_of_those_that_can_be_loaded(
         "random",
         "--pairs",
         10,
-        "--out",
-        tmp_path / "out",
+        "--runs",
+        tmp_path / "runs",
     ]
     code, text = typed(*words)
     assert code == 2, "random weights do no task"
     assert "answers" in text
-    code, text = typed(*words, "--least", 0)
+    code, text = typed(*words, "--least", 0, "--run", "it")
     assert code == 0, text
     assert "2 models of 2 cases (3 left out: they cannot be loaded, see below)" in text
     assert "3 models cannot be loaded and are left out: case 3, case 11, case 20." in text
-    for case in kinds:
-        assert f"Left out: case {case}: " in text
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert "Models that cannot be loaded." in text
+    results = json.loads((tmp_path / "runs" / "it" / "results.json").read_text())
     assert {row["case"] for row in results["rows"]} == {"15", "40"}
     assert set(results["left_out"]) == {"case 3", "case 11", "case 20"}
-    assert "is no regular file" in (tmp_path / "out" / "report.html").read_text()
+    assert "is no regular file" in (tmp_path / "runs" / "it" / "report.html").read_text()
 
 
 @pytest.mark.slow
@@ -160,7 +165,7 @@ def test_a_ray_cluster_gives_the_same_figures(tmp_path):
     for engine in ("local", "ray"):
         code, text = board(tmp_path / engine, "--methods", "eap,exact-node", "--engine", engine)
         assert code == 0, text
-        rows = json.loads((tmp_path / engine / "results.json").read_text())["rows"]
+        rows = json.loads((tmp_path / engine / "it" / "results.json").read_text())["rows"]
         figures.append(
             [(row["case"], row["method"], row["node_auroc"], row["edge_auroc"], row["passes"]) for row in rows]
         )

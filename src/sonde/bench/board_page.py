@@ -1,65 +1,41 @@
-"""What does a leaderboard look like? A table for the terminal, figures, a page, and all numbers as JSON.
+"""What does a leaderboard look like? A table for the terminal, figures and a page, made of its results alone.
 
-    board_page.table(standings)
-    board_page.write(found, standings, folder, title="…", command="…")      # report.html, figures/*.png, results.json
+    board_page.report(results)          # of a leaderboard, as in results.json
+    board_page.brief(standings.of(board_rows.rows_of(results)))
 
 Costs a second or two.
 """
 
-import dataclasses
-import json
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from sonde.bench import leaderboard, standings
+from sonde.bench import board_rows, standings
 from sonde.report import charts, page, wording
-from sonde.store import disk, documents, plain
+from sonde.store import documents
 
-RESULTS = "results.json"
 CERTAIN = 0.05
 CEILINGS = ("exact-node", "exact")
 
 
-def write(
-    found: leaderboard.Found,
-    ranked: standings.Standings,
-    folder: Path,
-    *,
-    left_out: Mapping[str, float | str],
-    command: str,
-) -> Path:
-    """Writes page, figures and numbers; returns the path of the page."""
-    told = {
-        "settings": found.settings.to_json(), "standings": ranked.to_json(), "failed": dict(found.failed),
-        "left_out": dict(left_out), "dropped": dict(found.dropped), "rows": [dataclasses.asdict(row) for row in found.rows],
-    }  # fmt: skip
-    with disk.explained(folder / RESULTS):
-        disk.make_dirs(folder)
-        disk.write_atomic(folder / RESULTS, (json.dumps(plain.jsonable(told), indent=1) + "\n").encode())
-    return page.write(report(found, ranked, left_out=left_out, command=command), folder)
-
-
-def report(
-    found: leaderboard.Found, ranked: standings.Standings, *, left_out: Mapping[str, float | str], command: str = ""
-) -> page.Report:
+def report(results: Mapping[str, Any]) -> page.Report:
     """The page as data."""
+    rows = board_rows.rows_of(results)
+    ranked = standings.of(rows)
     sections = [
         page.Section("Standings", _ABOUT, charts=(figure(ranked),), tables=(table(ranked),)),
         page.Section("Pairs of methods", _TESTS, charts=_heatmaps(ranked), tables=(tests(ranked),)),
-        page.Section("Model by model", charts=(by_model(found),), tables=(rows(found),)),
+        page.Section("Model by model", charts=(by_model(rows),), tables=(every(rows),)),
     ]
-    if found.failed or found.dropped or left_out:
-        sections.append(page.Section("What is missing", tables=_missing(found, left_out)))
+    if lacking := missing(results):
+        sections.append(page.Section("What is missing", tables=lacking))
     return page.Report(
         title="Leaderboard of circuit finders",
-        summary=sentences(found, ranked, left_out=left_out),
+        summary=sentences(results),
         sections=tuple(sections),
-        settings=found.settings.to_json(),
+        settings=results["settings"],
         versions={name: documents.package_version(name) or "?" for name in ("sonde", "torch", "numpy")},
-        command=command,
     )
 
 
@@ -74,10 +50,9 @@ _TESTS = (
 )
 
 
-def sentences(
-    found: leaderboard.Found, ranked: standings.Standings, *, left_out: Mapping[str, float | str]
-) -> tuple[str, ...]:
+def sentences(results: Mapping[str, Any]) -> tuple[str, ...]:
     """What was found, in words."""
+    ranked, dropped, left_out = standings.of(board_rows.rows_of(results)), results["dropped"], results["left_out"]
     said = [f"{len(ranked.methods)} methods on {ranked.models} models of {ranked.cases} cases."]
     cheap = [one for one in ranked.methods if not role(one.method, ranked)]
     if cheap and not np.isnan(cheap[0].node.value):
@@ -102,12 +77,12 @@ def sentences(
     said.append(
         f"{ranked.true_nodes} nodes of circuits are judged; {ranked.left_out} never matter in an exchange and are left out."
     )
-    if found.dropped:
+    if dropped:
         said.append(
-            f"Dropped, because too many of their nodes cannot be judged: {'; '.join(f'{name}: {why}' for name, why in found.dropped.items())}."
+            f"Dropped, because too many of their nodes cannot be judged: {'; '.join(f'{name}: {why}' for name, why in dropped.items())}."
         )
-    if found.failed:
-        said.append(f"{len(found.failed)} runs failed; the same command tries them again.")
+    if results["failed"]:
+        said.append(f"{len(results['failed'])} rows failed; the same command in a new run tries them again.")
     broken = [name for name, why in left_out.items() if isinstance(why, str)]
     if len(left_out) > len(broken):
         said.append(f"{len(left_out) - len(broken)} trained models are below the threshold and left out.")
@@ -176,14 +151,14 @@ def tests(ranked: standings.Standings) -> page.Table:
     return page.Table(columns, cells, "First minus second.", decimals=3, folded=True)
 
 
-def rows(found: leaderboard.Found) -> page.Table:
+def every(rows: Sequence[board_rows.Row]) -> page.Table:
     """Every row."""
     cells = tuple(
         (
             f"{row.case}", row.seed, row.method, row.node_auroc, row.head_auroc, row.edge_auroc, row.true_nodes, row.left_out, row.metric,
             row.passes, row.seconds,
         )
-        for row in found.rows
+        for row in rows
     )  # fmt: skip
     columns = (
         "case", "seed", "method", "node AUROC", "head AUROC", "edge AUROC", "nodes judged", "left out", "metric", "passes", "seconds",
@@ -219,11 +194,11 @@ def _floor(ranked: standings.Standings) -> tuple[charts.Reference, ...]:
     return (charts.Reference(f"nodes: {best.method}", best.node.value),)
 
 
-def by_model(found: leaderboard.Found) -> charts.Heatmap:
+def by_model(rows: Sequence[board_rows.Row]) -> charts.Heatmap:
     """Node AUROC of every method on every model."""
-    models = list(dict.fromkeys((row.case, row.seed) for row in found.rows))
-    names = list(dict.fromkeys(row.method for row in found.rows))
-    known = {(row.case, row.seed, row.method): row.node_auroc for row in found.rows}
+    models = list(dict.fromkeys((row.case, row.seed) for row in rows))
+    names = list(dict.fromkeys(row.method for row in rows))
+    known = {(row.case, row.seed, row.method): row.node_auroc for row in rows}
     cells = [[known.get((*model, name)) for name in names] for model in models]
     return charts.Heatmap(
         key="by-model",
@@ -267,8 +242,10 @@ def _near(ranked: standings.Standings, level: str) -> list[str]:
     return found
 
 
-def _missing(found: leaderboard.Found, left_out: Mapping[str, float | str]) -> tuple[page.Table, ...]:
-    failed = page.Table(("run", "why"), tuple(found.failed.items()), "Runs that failed.", folded=False)
+def missing(results: Mapping[str, Any]) -> tuple[page.Table, ...]:
+    """Rows that failed and models that are not there, with why."""
+    left_out = results["left_out"]
+    failed = page.Table(("row", "why"), tuple(results["failed"].items()), "Rows that failed.", folded=False)
     short = page.Table(
         ("model", "lowest of accuracy, IIA, strict"),
         tuple((name, f"{value:.2%}") for name, value in left_out.items() if not isinstance(value, str)),
@@ -276,7 +253,10 @@ def _missing(found: leaderboard.Found, left_out: Mapping[str, float | str]) -> t
         folded=False,
     )
     dropped = page.Table(
-        ("model", "why"), tuple(found.dropped.items()), "Models of which too many nodes cannot be judged.", folded=False
+        ("model", "why"),
+        tuple(results["dropped"].items()),
+        "Models of which too many nodes cannot be judged.",
+        folded=False,
     )
     broken = page.Table(
         ("model", "why"),

@@ -1,25 +1,24 @@
-"""Where are the figures of a leaderboard kept, so that it can be stopped and taken up?
+"""The figures of one method on one model: the rows of a leaderboard, and those that earlier boards have on disk.
 
-    kept = board_rows.Kept(folder, {"pairs": 100, "metric": None})
-    kept.add(row); kept.rows["embedded", "3", 0, "eap"]; kept.close()
+    known = board_rows.earlier(runs_dir, {"pairs": 100, "metric": None, "rules": 2})
+    known["embedded", "3", 0, "eap"].node_auroc
 
-    folder/
-        settings.json     what the rows have in common
-        rows.jsonl        a checksummed line per model and method; of two for the same, the later one counts
-
-A row is durable once it was added; half a line at the end is cut off when the folder is opened again. Two writers are refused.
+A board of the same pairs, metric and rules need not measure again what another one measured on the same weights. Costs the reading of
+those boards' items.
 """
 
+import contextlib
 import dataclasses
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import pydantic
 
 from sonde.core import errors
-from sonde.store import disk, documents, schemas
+from sonde.store import documents, layout, schemas
 
-SETTINGS, ROWS = "settings.json", "rows.jsonl"
+KIND, STAGE = "leaderboard", "rows"
 Key = tuple[str, str, int, str]
 
 
@@ -67,66 +66,44 @@ class Row:
         return self.kind, self.case, self.seed, self.method
 
 
-SETTINGS_KIND = schemas.register("settings of a leaderboard", schemas.Data)
-ROW_KIND = schemas.register("row of a leaderboard", schemas.strict(Row, extra="ignore"))
+class Failure(pydantic.BaseModel):
+    """Why a method could not be run on a model."""
+
+    failed: Annotated[str, pydantic.Strict()]
 
 
-class Kept:
-    """The folder of a leaderboard."""
-
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """Makes the folder, or takes up what is there.
-
-        Raises:
-            RequestError: The folder holds rows with other settings.
-            StoreError: It cannot be written, or somebody else is writing it.
-        """
-        self.folder = folder
-        with disk.explained(folder):
-            disk.make_dirs(folder)
-            if not (folder / SETTINGS).exists():
-                disk.write_atomic(folder / SETTINGS, json.dumps(dict(settings), indent=1).encode())
-        _check(folder, settings)
-        with disk.explained(folder / ROWS):
-            self._file = disk.AppendFile(folder / ROWS)
-            self.rows, end = _rows(folder / ROWS)
-            self._file.cut(end)
-
-    def add(self, row: Row) -> None:
-        """Keeps a row."""
-        with disk.explained(self.folder / ROWS, then="give the same command again"):
-            self._file.append(documents.seal_line(dataclasses.asdict(row)))
-        self.rows[row.key] = row
-
-    def close(self) -> None:
-        """Lets go of the folder."""
-        self._file.close()
+ITEM = schemas.register("row of a leaderboard", schemas.strict(Row, extra="ignore") | Failure)
+_FIELDS = tuple(field.name for field in dataclasses.fields(Row))
 
 
-def read(folder: Path, settings: Mapping[str, Any]) -> dict[Key, Row]:
-    """The rows of a folder, none if it is not there.
+def of(content: Mapping[str, Any]) -> Row:
+    """The row that JSON data holds."""
+    return Row(**{name: content[name] for name in _FIELDS})
 
-    Raises:
-        RequestError: The folder holds rows with other settings.
+
+def rows_of(results: Mapping[str, Any]) -> tuple[Row, ...]:
+    """All rows of a board's results."""
+    return tuple(map(of, results["rows"]))
+
+
+def earlier(runs_dir: Path, settings: Mapping[str, Any]) -> dict[Key, Row]:
+    """The rows of all boards in a folder of runs that have these settings; of two for the same, that of the later run.
+
+    Args:
+        runs_dir: The folder of all runs.
+        settings: What rows must have in common.
     """
-    if not (folder / SETTINGS).exists():
-        return {}
-    _check(folder, settings)
-    return _rows(folder / ROWS)[0] if (folder / ROWS).exists() else {}
+    return {row.key: row for id in layout.list_runs(runs_dir) for row in _rows(runs_dir / id, settings)}
 
 
-def _check(folder: Path, settings: Mapping[str, Any]) -> None:
-    there = documents.read_results(folder / SETTINGS, SETTINGS_KIND)
-    if there != dict(settings):
-        odd = [f"{name} {there.get(name)} / {value}" for name, value in settings.items() if there.get(name) != value]
-        raise errors.RequestError(
-            f"{folder} holds rows with other settings (there / asked: {', '.join(odd)}): give those, or another folder"
-        )
-
-
-def _rows(path: Path) -> tuple[dict[Key, Row], int]:
-    """What was written whole, and where the last of it ends."""
-    lines, end = documents.whole_lines(path, ROW_KIND)
-    names = {field.name for field in dataclasses.fields(Row)}
-    rows = [Row(**{name: value for name, value in line.items() if name in names}) for line in lines]
-    return {row.key: row for row in rows}, end
+def _rows(folder: Path, settings: Mapping[str, Any]) -> Iterable[Row]:
+    """The rows of one run; none if it is no such board. What is damaged is measured again."""
+    with contextlib.suppress(errors.SondeError):
+        manifest = documents.read(folder / layout.MANIFEST, "manifest")
+        if manifest["kind"] != KIND or not settings.items() <= manifest["settings"].items():
+            return
+        for path in sorted((folder / "stages" / STAGE).glob("*.json")):
+            with contextlib.suppress(errors.SondeError):
+                content = documents.kept(path, ITEM)
+                if "failed" not in content:
+                    yield of(content)

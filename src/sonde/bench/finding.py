@@ -1,6 +1,6 @@
 """How well does a method find a circuit that is known?
 
-    found = finding.run(subject, "acdc", folder, tau=0.71)
+    found = finding.run(subject, "acdc", tau=0.71)
     found.scores, found.circuit, found.judged           # AUROCs, and rates where the method gives a circuit
 
 Pairs are the subject's inputs and others drawn independently, of the greatest length (where the program reads the length, the others are of a
@@ -11,15 +11,11 @@ divergence from the model's own answers (`kl`), or the squared error where answe
 
 Nodes of programs that hardly matter in an exchange are neither true nor false, and AUROCs leave them out, with the edges at them (`judging`).
 
-Everything is written to a folder: scores.json, circuit.json, result.json, the last when all is done. `known` says what is there of the
-same question about the same weights, so that many models can be taken up where they were stopped. Costs what the method costs.
+Costs what the method costs.
 """
 
 import dataclasses
 import hashlib
-import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -33,12 +29,9 @@ from sonde.circuits import metrics as circuits_metrics
 from sonde.circuits import pairs as circuits_pairs
 from sonde.circuits import rank, registry
 from sonde.circuits import scores as circuits_scores
-from sonde.core import errors
-from sonde.store import disk
+from sonde.core import errors, progress
 
-FOLDER = Path("results") / "run"
 MORE = 4
-Tell = Callable[[str, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +49,11 @@ class Finding:
     circuit: circuits_graph.Circuit | None
     judged: dict[str, Any]
     usable: tuple[float, float]
+
+    def files(self) -> dict[str, dict[str, Any]]:
+        """What is kept of it, by the name of the file."""
+        circuit = {} if self.circuit is None else {"circuit": self.circuit.to_json()}
+        return {"scores": self.scores.to_json(), **circuit, "result": self.judged}
 
 
 def pairs_of(
@@ -116,11 +114,10 @@ def _shuffled(rng: np.random.Generator, rows: int, width: int) -> Int[Tensor, "r
 def run(
     subject: shipped.Subject,
     method: str,
-    folder: Path,
     *,
     pairs: int = 200,
     threshold: float | None = None,
-    tell: Tell = lambda doing, done, of: None,
+    tell: progress.Tell = progress.silent,
     **options: Any,
 ) -> Finding:
     """Runs a method and judges what it finds.
@@ -128,7 +125,6 @@ def run(
     Args:
         subject: The model.
         method: A circuit finder of `sonde.circuits`.
-        folder: Where the results go.
         pairs: How many pairs.
         threshold: Edges that score at least this make the circuit, for a method that only ranks.
         tell: Told what is being done, how much, and of how much.
@@ -154,27 +150,7 @@ def run(
     if circuit is not None:
         judged |= {"edges": len(circuit), **evaluating.overlap(circuit, subject.truth)}
     judged |= {"usable": list(_usable(scores)), "asked": asked}
-    found = Finding(scores, circuit, judged, _usable(scores))
-    _write(found, folder)
-    return found
-
-
-def known(
-    subject: shipped.Subject,
-    method: str,
-    folder: Path,
-    *,
-    pairs: int = 200,
-    threshold: float | None = None,
-    **options: Any,
-) -> dict[str, Any] | None:
-    """How an earlier `run` of the same question about the same model was judged; None if there is none."""
-    try:
-        found = json.loads((folder / "result.json").read_bytes())
-    except (OSError, ValueError):
-        return None
-    asked = _asked(subject, method, pairs=pairs, threshold=threshold, **options)
-    return found if isinstance(found, dict) and found.get("asked") == asked else None
+    return Finding(scores, circuit, judged, _usable(scores))
 
 
 def _asked(subject: shipped.Subject, method: str, **how: Any) -> dict[str, str]:
@@ -214,14 +190,3 @@ def _usable(scores: circuits_scores.Scores) -> tuple[float, float]:
     """The lowest score above nothing, and the highest."""
     values = scores.values[scores.values > 0]
     return (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
-
-
-def _write(found: Finding, folder: Path) -> None:
-    parts = {"scores": found.scores.to_json()}
-    if found.circuit is not None:
-        parts["circuit"] = found.circuit.to_json()
-    parts["result"] = found.judged  # last: with it, all is there
-    with disk.explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, data in parts.items():
-            disk.write_atomic(folder / f"{name}.json", json.dumps(data).encode())

@@ -1,182 +1,250 @@
 """Which method finds known circuits best, and at what cost? Every method on every model.
 
-    board = leaderboard.Board(roster.embedded(), leaderboard.Settings(pairs=100))
-    board.estimate(["eap", "exact"])                            # seconds each will take, about
-    found = board.run(["eap", "exact", "random"], folder)       # rows of figures; again: goes on where it was stopped
-    standings.of(found)                                         # means, intervals, paired tests
+    chosen = leaderboard.settings_of(methods=["eap", "exact"], pairs=100)
+    found = experiments.run(leaderboard.Leaderboard(roster.embedded()), chosen, run="board")
+    found.results["standings"]                                  # means, intervals, paired tests
 
 1. For each model: pairs of its inputs (see `finding`), fixed by the model's seed.
 2. For each method: scores on those pairs; exact rank AUROC of nodes, of heads alone and of edges against the true circuit, heads whole; what
    cannot be judged is left out (`judging`), and models of which that is too much are dropped and named; forward and backward passes; seconds. Methods that need a slope at the clean run get `answer_diff`, all others `kl` (`mse` for numbers), unless
    one metric is asked for. Methods that learn masks take 25 pairs per step, in turn. What a method draws at random it draws anew for
    each model. `random` ranks nodes, and edges with heads whole. `priors` look at nothing but the shape of the model, and are run with the others.
-3. A row is on disk as soon as it is measured: rows.jsonl. It is kept as long as weights, settings and the file of a method of one's own
-   are what they were.
+3. Each row is an item, which is on disk as soon as it is measured. Rows that an earlier board measured on the same weights, with the same pairs,
+   metric and file of a method of one's own, are taken from it.
 
-Methods that take little come first. Threads are pinned to one. With `engine="ray"` the same items run on a cluster. Costs the methods.
+Methods that take little come first. Threads are pinned to one. Costs the methods.
 """
 
 import dataclasses
 import hashlib
+import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sonde.agents import playing
-from sonde.bench import board_rows, contrast, finding, judging, priors, roster, shipped, standings
+from sonde import experiments
+from sonde.bench import board_page, board_rows, contrast, finding, judging, priors, roster, shipped, standings
+from sonde.bench import cases as bench_cases
 from sonde.circuits import experiment, method_files, registry, running
 from sonde.circuits import graph as circuits_graph
 from sonde.circuits import scores as circuits_scores
 from sonde.core import errors
+from sonde.core import settings as core_settings
+from sonde.report import page
+from sonde.store import schemas
 
-PAIRS = 100
-#: Of how pairs are made and what is judged: rows of one folder have one.
+CORE = "core"
+#: Of how pairs are made and what is judged: rows that are compared have one.
 RULES = 2
 SLOPE = frozenset({"eap", "hisp"})
-ENGINES = ("local", "ray")
 #: Pairs per step of methods that learn masks, which go through all pairs in turn.
 BATCHES = {"sp": 25, "sp-edges": 25}
-Tell = Callable[[str, int, int], None]
+#: What rows must have in common.
+COMMON = ("pairs", "metric", "rules")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
-    """What fixes the rows, beside models and methods.
+class LeaderboardSettings(core_settings.Settings):
+    """What fixes the rows, beside the models' weights; `settings_of` makes them."""
 
-    Attributes:
-        pairs: Pairs of inputs per model.
-        metric: One for all methods; None for each its own.
-        files: Python files that register further methods.
+    methods: tuple[str, ...] = core_settings.field(..., "Circuit finders, in the order in which they are run.")
+    pairs: int = core_settings.field(100, "Pairs of inputs per model.", ge=2)
+    metric: str | None = core_settings.field(None, "One for all methods; each its own if left out.")
+    files: tuple[str, ...] = core_settings.field((), "Python files that register further methods.", option="")
+    codes: dict[str, str] = core_settings.field({}, "Digests of those files, by method.", option="")
+    tracr: bool = core_settings.field(False, "Compiled models instead of trained ones.")
+    suite: str | None = core_settings.field(None, "A folder of models that were trained here.", option="--from")
+    folder: str | None = core_settings.field(None, "A folder of published models.")
+    cases: tuple[str, ...] | None = core_settings.field(None, "Only these cases.")
+    seeds: tuple[int, ...] | None = core_settings.field(None, "Only these seeds.")
+    least: float | None = core_settings.field(None, "What a model must reach.", ge=0, le=1)
+    rules: int = core_settings.field(RULES, "Of how pairs are made and what is judged.", option="")
+    threads: int = core_settings.field(1, "Threads of torch.", option="", ge=1)
+
+    def common(self) -> dict[str, Any]:
+        """What rows must have in common to be compared."""
+        return {name: getattr(self, name) for name in COMMON}
+
+
+def settings_of(methods: Iterable[str] | None = None, files: Iterable[str] = (), **chosen: Any) -> LeaderboardSettings:
+    """Settings with the methods that were asked for, or all there are, those of files, and the priors; what takes little first.
+
+    Raises:
+        RequestError: There is no such method, or a file cannot be used.
     """
+    files = tuple(files)
+    codes = method_files.load_all(map(Path, files))
+    names = list(registry.methods()) if methods is None else list(dict.fromkeys([*methods, *codes]))
+    for name in names:
+        if name not in priors.NAMES:
+            registry.get(name)
+    typical, names = circuits_graph.Graph(2, 4, 4), list(dict.fromkeys([*priors.NAMES, *names]))
+    names.sort(key=lambda name: experiment.forward_passes(name, typical, {}) or 0.0)
+    return LeaderboardSettings(methods=tuple(names), files=files, codes=codes, **chosen)
 
-    pairs: int = PAIRS
-    metric: str | None = None
-    files: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """What rows of one folder must have in common."""
-        return {"pairs": self.pairs, "metric": self.metric, "rules": RULES}
+def models_of(settings: LeaderboardSettings) -> tuple[list[roster.Entry], Mapping[str, float | str]]:
+    """The models that settings ask for; those that are not good enough, with their figure, or cannot be loaded, with why.
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Found:
-    """What was measured.
-
-    Attributes:
-        rows: One per model and method.
-        failed: What went wrong, by model and method.
-        settings: What it was measured with.
-        dropped: Models of which too many nodes cannot be judged, and why.
+    Raises:
+        RequestError: They ask for models of two places, or there are none.
     """
+    suite, folder, cases, seeds = settings.suite, settings.folder, settings.cases, settings.seeds
+    core, cases = cases == (CORE,), None if cases == (CORE,) else cases
+    if settings.tracr + (suite is not None) + (folder is not None) > 1:
+        raise errors.RequestError("give one of --tracr, --from and --folder")
+    least = {} if settings.least is None else {"least": settings.least}
+    if settings.tracr:
+        return roster.compiled(roster.numbered(cases)), {}
+    if folder is not None:
+        names = [*map(str, bench_cases.ids(CORE)), *shipped.IOI] if core else cases
+        found, broken = roster.folder_of(Path(folder), cases=names, **least)
+        return found, {f"case {name}": why for name, why in broken.items()}
+    if suite is not None:
+        found, short = roster.suite_of(Path(suite), cases=cases, seeds=seeds, **least)
+        return (found if cases else roster.core(found) or found), short
+    return roster.embedded(cases=cases, seeds=seeds), {}
 
-    rows: tuple[board_rows.Row, ...]
-    failed: Mapping[str, str]
-    settings: Settings
-    dropped: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+def _items(context: experiments.Context[LeaderboardSettings]) -> list[dict[str, Any]]:
+    """Every method on every model, with the row where it is known."""
+    board: Leaderboard = context.experiment  # type: ignore[assignment]
+    known = board.known(context.settings)
+    return [
+        {
+            "entry": entry.to_json(),
+            "method": method,
+            "row": None if row is None else dataclasses.asdict(row),
+        }
+        for (entry, method), row in known.items()
+    ]
 
 
-class Board:
+def _measured(context: experiments.Context[LeaderboardSettings], item: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of an item, or what Sonde has against it."""
+    settings = context.settings
+    if item["row"] is not None:
+        return item["row"]
+    try:
+        method_files.load_all(map(Path, settings.files))  # a worker does not know them yet
+        return dataclasses.asdict(measure(roster.Entry(**item["entry"]), item["method"], settings))
+    except errors.SondeError as error:
+        return {"failed": str(error)}
+
+
+def _joined(
+    context: experiments.Context[LeaderboardSettings], made: Sequence[Mapping[str, Any]]
+) -> dict[str, list[dict[str, Any]] | dict[str, str]]:
+    """Rows, and what went wrong by method and model."""
+    board: Leaderboard = context.experiment  # type: ignore[assignment]
+    items = [(method, entry) for method in context.settings.methods for entry in board.entries]
+    failed = {
+        f"{method}, case {entry.case}, seed {entry.seed}": one["failed"]
+        for (method, entry), one in zip(items, made, strict=True)
+        if "failed" in one
+    }
+    return {"rows": [dataclasses.asdict(board_rows.of(one)) for one in made if "failed" not in one], "failed": failed}
+
+
+class Leaderboard(experiments.Experiment[LeaderboardSettings]):
     """Methods on models.
 
     Attributes:
         entries: The models that methods are compared on.
-        dropped: The others, and why.
-        settings: What fixes the rows.
-        codes: The digest of the file that a method of one's own is from.
+        dropped: Those of which too many nodes cannot be judged, and why.
+        left_out: Those that are not good enough, with their figure, or cannot be loaded, with why.
     """
 
-    def __init__(self, entries: Sequence[roster.Entry], settings: Settings | None = None) -> None:
-        """Takes the models, and registers the methods of the settings' files."""
+    kind, verb, results_kind = (
+        board_rows.KIND,
+        ("bench", "leaderboard"),
+        schemas.register("results of a leaderboard", schemas.Data),
+    )
+    settings_type = LeaderboardSettings
+    stages = (
+        experiments.Items(
+            board_rows.STAGE,
+            schemas.register("rows of a leaderboard", schemas.Data),
+            _items,
+            _measured,
+            board_rows.ITEM,
+            _joined,
+        ),
+    )
+
+    def __init__(
+        self,
+        entries: Sequence[roster.Entry],
+        left_out: Mapping[str, float | str] | None = None,
+        *,
+        earlier: Path | None = None,
+    ) -> None:
+        """Takes the models, and the folder of runs whose boards' rows may be taken; none: all is measured anew."""
+        super().__init__()
         why = judging.dropped({entry: judging.of(entry.subject()) for entry in entries})
-        self.entries, self.settings = tuple(entry for entry in entries if entry not in why), settings or Settings()
+        self.entries, self.left_out = tuple(entry for entry in entries if entry not in why), dict(left_out or {})
         self.dropped = {f"case {one.case}, seed {one.seed}": said for one, said in why.items()}
-        self.codes = method_files.load_all(Path(file) for file in self.settings.files)
+        self._earlier = earlier
 
-    def methods(self, names: Iterable[str] | None = None) -> list[str]:
-        """The names that were asked for, or all there are, and the priors; those that take little first.
-
-        Raises:
-            RequestError: There is no such method.
-        """
-        chosen = list(registry.methods()) if names is None else list(dict.fromkeys(names))
-        for name in chosen:
-            if name not in priors.NAMES:
-                registry.get(name)
-        typical, chosen = circuits_graph.Graph(2, 4, 4), list(dict.fromkeys([*priors.NAMES, *chosen]))
-        return sorted(chosen, key=lambda name: experiment.forward_passes(name, typical, {}) or 0.0)
-
-    def estimate(self, methods: Sequence[str], folder: Path) -> dict[str, float | None]:
-        """Seconds that each method will still take, about; None where nobody knows."""
-        with playing.pinned(1):
-            known = board_rows.read(folder, self.settings.to_json())
-            todo = {
-                name: [entry for entry in self.entries if self._row(known, entry, name) is None] for name in methods
-            }
-            speed = _speed({entry: None for many in todo.values() for entry in many}, self.settings.pairs)
-        found: dict[str, float | None] = {}
-        for name, many in todo.items():
-            total: float | None = 0.0
-            for entry in many:
-                passes = experiment.forward_passes(name, entry.subject().truth.graph, {})
-                passes = 0.0 if name in priors.NAMES else passes
-                if passes is not None and name in BATCHES:
-                    passes *= min(BATCHES[name] / self.settings.pairs, 1.0)
-                total = None if passes is None or total is None else total + passes * speed[entry]
-            found[name] = total
+    def known(self, settings: LeaderboardSettings) -> dict[tuple[roster.Entry, str], board_rows.Row | None]:
+        """Every method on every model, with the row that an earlier board has of it."""
+        rows = {} if self._earlier is None else board_rows.earlier(self._earlier, settings.common())
+        found: dict[tuple[roster.Entry, str], board_rows.Row | None] = {}
+        for method in settings.methods:
+            for entry in self.entries:
+                row = rows.get((entry.kind, entry.case, entry.seed, method))
+                same = row is not None and (row.digest, row.code) == (entry.digest, settings.codes.get(method, ""))
+                found[entry, method] = row if same else None
         return found
 
-    def run(
-        self, methods: Sequence[str], folder: Path, *, engine: str = "local", tell: Tell = lambda doing, done, of: None
-    ) -> Found:
-        """Measures what is not on disk yet.
+    def record(self) -> dict[str, Any]:
+        """See `roster`."""
+        return roster.record(self.entries)
 
-        Args:
-            methods: Names of circuit finders.
-            folder: Where rows are kept.
-            engine: `local`, or `ray`.
-            tell: Told which method, on how many models it was run, and of how many.
+    def headline(self, settings: LeaderboardSettings) -> str:
+        """Models and methods."""
+        broken = sum(isinstance(why, str) for why in self.left_out.values())
+        reasons = ((len(self.left_out) - broken, "not good enough"), (broken, "they cannot be loaded, see below"))
+        left_out = "".join(f" ({count} left out: {why})" for count, why in reasons if count)
+        models = f"{len(self.entries)} models of {roster.n_cases(self.entries)} cases"
+        return f"{models}{left_out}, {len(settings.methods)} methods"
 
-        Raises:
-            RequestError: The folder holds rows with other settings, or there is no such engine.
-            MissingExtraError: Ray is not installed.
-        """
-        if engine not in ENGINES:
-            raise errors.RequestError(
-                f"no engine {engine!r}; there are {', '.join(ENGINES)}{errors.suggest(engine, ENGINES)}"
-            )
-        kept, failed, done = board_rows.Kept(folder, self.settings.to_json()), {}, dict.fromkeys(methods, 0)
-        try:
-            every = [(entry, name) for name in methods for entry in self.entries]
-            todo = [item for item in every if self._row(kept.rows, *item) is None]
-            for _, name in set(every) - set(todo):
-                done[name] += 1
-            work = _on_ray if engine == "ray" else _here
-            for (entry, name), row in work(todo, self.settings, self.codes):
-                if isinstance(row, str):
-                    failed[f"{name}, case {entry.case}, seed {entry.seed}"] = row
-                else:
-                    kept.add(row)
-                done[name] += 1
-                tell(name, done[name], len(self.entries))
-            rows = [self._row(kept.rows, *item) for item in every]
-        finally:
-            kept.close()
-        return Found(tuple(row for row in rows if row is not None), failed, self.settings, self.dropped)
+    def estimate(self, settings: LeaderboardSettings) -> dict[str, float]:
+        """Judged by the passes that methods take, and the speed of the smallest and the largest model."""
+        todo = [item for item, row in self.known(settings).items() if row is None]
+        with experiments.pinned(settings.threads):
+            speed = _speed(dict.fromkeys(entry for entry, _ in todo), settings.pairs)
+        took = sum((speed[entry] * _passes(entry, name, settings.pairs) for entry, name in todo), start=0.0)
+        return {board_rows.STAGE: took}
 
-    def _row(self, known: Mapping[Any, board_rows.Row], entry: roster.Entry, method: str) -> board_rows.Row | None:
-        row = known.get((entry.kind, entry.case, entry.seed, method))
-        fresh = row is not None and (row.digest, row.code) == (entry.digest, self.codes.get(method, ""))
-        return row if fresh else None
+    def results(self, context: experiments.Context[LeaderboardSettings]) -> dict[str, Any]:
+        """Standings, what is missing, and all rows."""
+        found = context.found(board_rows.STAGE)
+        return {
+            "settings": context.settings.common(), "standings": standings.of(board_rows.rows_of(found)).to_json(),
+            "failed": found["failed"], "left_out": self.left_out, "dropped": self.dropped, "rows": found["rows"],
+        }  # fmt: skip
 
+    def summary(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """What is said of it."""
+        return {"standings": list(board_page.sentences(results))}
 
-Item = tuple[roster.Entry, str]
-Done = Iterator[tuple[Item, board_rows.Row | str]]
+    def report(self, results: Mapping[str, Any], run: str) -> page.Report:
+        """See `board_page`."""
+        return board_page.report(results)
+
+    def highlights(self, results: Mapping[str, Any]) -> tuple[page.Table, ...]:
+        """The methods in brief, and what is missing."""
+        return (board_page.brief(standings.of(board_rows.rows_of(results))), *board_page.missing(results))
+
+    def command(self, settings: LeaderboardSettings) -> str:
+        """With a flag for each file."""
+        return " ".join([super().command(settings), *(f"--method-file {shlex.quote(file)}" for file in settings.files)])
 
 
-def measure(entry: roster.Entry, method: str, settings: Settings, code: str = "") -> board_rows.Row:
+def measure(entry: roster.Entry, method: str, settings: LeaderboardSettings) -> board_rows.Row:
     """One method on one model."""
     subject, start = entry.subject(), time.perf_counter()
     drawn = int.from_bytes(hashlib.sha256(f"{entry.case} {entry.seed}".encode()).digest()[:4], "big")
@@ -189,7 +257,8 @@ def measure(entry: roster.Entry, method: str, settings: Settings, code: str = ""
         by_level = {level: _noise(scores, level, drawn) for level in standings.LEVELS}
     nodes = judging.of(subject)
     return board_rows.Row(
-        kind=entry.kind, case=entry.case, seed=entry.seed, method=method, digest=entry.digest, code=code,
+        kind=entry.kind, case=entry.case, seed=entry.seed, method=method, digest=entry.digest,
+        code=settings.codes.get(method, ""),
         metric=scores.metric, level=scores.level,
         node_auroc=finding.auroc(by_level["node"], subject, "node"),
         head_auroc=finding.auroc(by_level["head"], subject, "head"),
@@ -200,7 +269,7 @@ def measure(entry: roster.Entry, method: str, settings: Settings, code: str = ""
 
 
 def _found(
-    subject: shipped.Subject, method: str, settings: Settings, *, pairs_seed: int, seed: int
+    subject: shipped.Subject, method: str, settings: LeaderboardSettings, *, pairs_seed: int, seed: int
 ) -> tuple[circuits_scores.Scores, float]:
     """A method's scores, and the passes over the pairs that it took."""
     pairs = finding.pairs_of(subject, n=settings.pairs, seed=pairs_seed)
@@ -223,48 +292,12 @@ def _noise(scores: circuits_scores.Scores, level: Any, seed: int) -> circuits_sc
     return dataclasses.replace(scores.merged(), level=own, values=rng.random(size), kept=None)
 
 
-def _here(todo: Sequence[Item], settings: Settings, codes: Mapping[str, str]) -> Done:
-    with playing.pinned(1):
-        for entry, method in todo:
-            yield (entry, method), _tried(entry, method, settings, codes.get(method, ""))
-
-
-def _tried(entry: roster.Entry, method: str, settings: Settings, code: str) -> board_rows.Row | str:
-    """The row, or what Sonde has against it."""
-    try:
-        return measure(entry, method, settings, code)
-    except errors.SondeError as error:
-        return str(error)
-
-
-def _on_ray(todo: Sequence[Item], settings: Settings, codes: Mapping[str, str]) -> Done:
-    """The items on the cluster that Ray is connected to: $RAY_ADDRESS, or one started here."""
-    import logging
-
-    try:
-        import ray
-    except ImportError as error:
-        raise errors.MissingExtraError("ray", extra="ray", feature="engine='ray'") from error
-    if not ray.is_initialized():
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
-    task = ray.remote(num_cpus=1, max_retries=2)(_remote)
-    refs = {task.remote(entry, method, settings, codes.get(method, "")): (entry, method) for entry, method in todo}
-    left = list(refs)
-    try:
-        while left:
-            (ready,), left = ray.wait(left, num_returns=1)
-            yield refs[ready], ray.get(ready)
-    except BaseException:
-        for ref in left:
-            ray.cancel(ref)
-        raise
-
-
-def _remote(entry: roster.Entry, method: str, settings: Settings, code: str) -> board_rows.Row | str:
-    """One item in a worker, which does not know the methods of files yet."""
-    method_files.load_all(Path(file) for file in settings.files)
-    with playing.pinned(1):
-        return _tried(entry, method, settings, code)
+def _passes(entry: roster.Entry, method: str, pairs: int) -> float:
+    """About how many forward passes over the pairs a method takes; none where nobody knows."""
+    if method in priors.NAMES:
+        return 0.0
+    passes = experiment.forward_passes(method, entry.subject().truth.graph, {}) or 0.0
+    return passes * min(BATCHES.get(method, pairs) / pairs, 1.0)
 
 
 def _speed(entries: Mapping[roster.Entry, None], pairs: int) -> dict[roster.Entry, float]:

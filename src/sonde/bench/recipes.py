@@ -12,6 +12,8 @@ import math
 from sonde.core import errors
 
 WARM = 100
+#: The kind of a run that trains a case.
+KIND = "bench-train"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

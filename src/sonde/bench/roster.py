@@ -12,14 +12,28 @@ measured on other weights are not taken for its own. Costs reading the logs; loa
 import dataclasses
 import functools
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from sonde.bench import cases as bench_cases
 from sonde.bench import published, shipped, suite, training
 from sonde.core import errors
+from sonde.core import settings as core_settings
 
 LEAST = 0.995
+
+
+class ModelsSettings(core_settings.Settings):
+    """Which models are asked for, in the words of `sonde bench run` and `eval`."""
+
+    indices: str | None = core_settings.field(None, "A case, ioi or ioi_next_token.", option="-i")
+    tracr: bool = core_settings.field(False, "The compiled model.")
+    siit_weights: int | None = core_settings.field(None, "A model trained here: 10 iit + 100 b + 1000 s.")
+    interp_bench: bool = core_settings.field(False, "The models that come with Sonde.")
+    folder: str | None = core_settings.field(None, "Published models.")
+    seed: int | None = core_settings.field(None, "Of the trained model and of the pairs.", ge=0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,7 +41,7 @@ class Entry:
     """A model that methods are run on.
 
     Attributes:
-        kind: `embedded`, `trained`, `compiled` or `published`.
+        kind: `embedded`, `trained`, `compiled` or `published`; for one that was asked for by its weights, their id.
         case: Its case.
         seed: Of its training; it also fixes the pairs.
         place: Its folder; empty for a compiled one.
@@ -45,6 +59,62 @@ class Entry:
     def subject(self) -> shipped.Subject:
         """The model, its task and its true circuit; loaded once."""
         return _subject(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """Its attributes."""
+        return dataclasses.asdict(self)
+
+
+def record(entries: Sequence[Entry]) -> dict[str, Any]:
+    """What a run's manifest says of its models: how many, and a digest of their weights."""
+    told = [[entry.kind, entry.case, entry.seed, entry.digest] for entry in entries]
+    name = entries[0].subject().name if len(entries) == 1 else f"{len(entries)} models of {n_cases(entries)} cases"
+    return {"name": name, "weights": hashlib.sha256(json.dumps(told).encode()).hexdigest()}
+
+
+def n_cases(entries: Iterable[Entry]) -> int:
+    """How many cases there are."""
+    return len({entry.case for entry in entries})
+
+
+def models_of(settings: ModelsSettings, runs_dir: Path | None = None) -> tuple[list[Entry], dict[str, str]]:
+    """The models that settings ask for, and those of a published folder that cannot be loaded, with why.
+
+    Args:
+        settings: Which.
+        runs_dir: The folder of runs in which trained models are looked for.
+
+    Raises:
+        RequestError: They ask for none, or for models of two places, or there is no such model.
+    """
+    index, weights, seed = settings.indices, settings.siit_weights, settings.seed
+    if settings.tracr + (weights is not None) + settings.interp_bench + (settings.folder is not None) != 1:
+        raise errors.RequestError("give one of --tracr, --siit-weights, --interp-bench and --folder")
+    if settings.folder is not None:
+        found, broken = folder_of(Path(settings.folder), cases=None if index is None else [index])
+        return found, {f"case {name}": why for name, why in broken.items()}
+    if settings.interp_bench:
+        return _first_embedded(index, seed), {}
+    if index is None:
+        raise errors.RequestError("name a case with -i (only --interp-bench and --folder run all)")
+    if settings.tracr:
+        made = Entry("compiled", index)
+    else:
+        place = shipped.place_of(index, weights or 0, seed=seed or 0, runs_dir=runs_dir)
+        made = _trained(str(weights), index, seed or 0, place)
+    made.subject()  # says what is wrong with it before anything is written
+    return [made], {}
+
+
+def _first_embedded(index: str | None, seed: int | None) -> list[Entry]:
+    """The embedded model of a case, or of each: with a seed, or the first that there is."""
+    there = shipped.list_embedded()
+    named = dict.fromkeys(case for case, number in there if seed in (None, number)) if index is None else [index]
+    found = []
+    for case in named or ["3"]:  # where there is none, this says what there is and how to train
+        number = min((one for name, one in there if name == case), default=0) if seed is None else seed
+        found.append(_trained("embedded", case, number, shipped.embedded_place(case, number)))
+    return found
 
 
 def embedded(*, cases: Sequence[str] | None = None, seeds: Iterable[int] | None = None) -> list[Entry]:
@@ -111,6 +181,20 @@ def compiled(ids: Iterable[int]) -> list[Entry]:
     return [Entry("compiled", str(case)) for case in ids]
 
 
+def numbered(cases: Sequence[str] | None) -> list[int]:
+    """The numbers of compiled cases: those that were asked for, or the core ones.
+
+    Raises:
+        RequestError: One is no number, or there is no such case.
+    """
+    if cases is None:
+        return list(bench_cases.ids("core"))
+    for case in cases:
+        if not case.isdecimal():
+            raise errors.RequestError(f"{case!r} is no number of a compiled case")
+    return [bench_cases.get(int(case)).id for case in cases]
+
+
 def folder_of(
     folder: Path, *, cases: Sequence[str] | None = None, least: float = published.LEAST
 ) -> tuple[list[Entry], dict[str, str]]:
@@ -124,7 +208,7 @@ def folder_of(
     Raises:
         RequestError: There are none.
     """
-    places, broken = published.places(folder)
+    places, broken = published.places(folder.resolve())
     if cases is not None:
         places = {case: places[case] for case in cases if case in places}
         broken = {case: broken[case] for case in cases if case in broken}
@@ -149,7 +233,7 @@ def core(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _trained(kind: str, case: str, seed: int, place: Path) -> Entry:
-    return Entry(kind, case, seed, str(place), _digest(place / training.MODEL))
+    return Entry(kind, case, seed, str(place.resolve()), _digest(place / training.MODEL))
 
 
 def _seeds(folder: Path, case: str, wanted: Iterable[int]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ A model is true only of the program that it was trained for. If the case has ano
 refused by name, and not listed (`outdated`). Costs the loading of one tiny model.
 """
 
+import contextlib
 import dataclasses
 import functools
 import shutil
@@ -19,12 +20,26 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sonde.bench import batched, cases, correspondence, high, ioi, rasp, sizes, starting, suite, training, words
+from sonde.bench import (
+    batched,
+    cases,
+    correspondence,
+    high,
+    ioi,
+    rasp,
+    recipes,
+    sizes,
+    starting,
+    suite,
+    training,
+    words,
+)
 from sonde.circuits import graph as circuits_graph
 from sonde.core import errors
 from sonde.models import model as models_model
-from sonde.store import disk
+from sonde.store import disk, documents, layout, names
 
+#: Where models may be that were trained with `--out results/bench/…`.
 RESULTS = Path("results") / "bench"
 EMBEDDED = Path(__file__).parent / "weights"
 IOI = (ioi.NAME, ioi.NEXT)
@@ -103,24 +118,44 @@ def command_of(case: str, weight_id: int, *, seed: int = 0) -> str:
     return f"sonde bench train {how} -s {strict:g} -iit {iit:g} -b {behaviour:g} --seeds {seed} --early-stop"
 
 
-def trained(case: str, weight_id: int, *, seed: int = 0, results: Path = RESULTS) -> Subject:
-    """A model that was trained here.
+def place_of(
+    case: str, weight_id: int, *, seed: int = 0, runs_dir: Path | None = None, results: Path = RESULTS
+) -> Path:
+    """Where a model that was trained here is: in the latest run that trained it, or in a folder of `results`.
 
     Raises:
         RequestError: There is no such case, or it was never trained; names the command that does it.
     """
     task_of(case)
-    place = folder_of(case, weight_id, results) / f"seed-{seed}"
-    if not (place / training.LOG).is_file():
-        raise errors.RequestError(
-            f"no trained model of case {case} with weights {weight_id} and seed {seed} in {place}: train it with "
-            f"`{command_of(case, weight_id, seed=seed)}`"
-        )
-    return opened(case, place, f"case-{case}-{weight_id}-seed-{seed}")
+    runs = Path(runs_dir if runs_dir is not None else names.default_runs_dir())
+    for folder in (*_trained_in(runs, case, weight_id), folder_of(case, weight_id, results)):
+        if (folder / f"seed-{seed}" / training.LOG).is_file():
+            return folder / f"seed-{seed}"
+    raise errors.RequestError(
+        f"no trained model of case {case} with weights {weight_id} and seed {seed} in the runs of {runs}, nor in "
+        f"{folder_of(case, weight_id, results)}: train it with `{command_of(case, weight_id, seed=seed)}`"
+    )
 
 
-def embedded(case: str, *, seed: int = 0) -> Subject:
-    """A model that comes with Sonde.
+def _trained_in(runs_dir: Path, case: str, weight_id: int) -> list[Path]:
+    """The runs that trained a case with an id of weights, the latest first."""
+    found: list[tuple[str, Path]] = []
+    for id in layout.list_runs(runs_dir):
+        with contextlib.suppress(errors.SondeError):
+            manifest = documents.read(runs_dir / id / layout.MANIFEST, "manifest")
+            told = manifest["settings"]
+            if manifest["kind"] == recipes.KIND and (told.get("case"), told.get("weight_id")) == (case, weight_id):
+                found.append((manifest["created"], runs_dir / id))
+    return [folder for _, folder in sorted(found, reverse=True)]
+
+
+def trained(case: str, weight_id: int, *, seed: int = 0, results: Path = RESULTS) -> Subject:
+    """A model that was trained here; see `place_of`."""
+    return opened(case, place_of(case, weight_id, seed=seed, results=results), f"case-{case}-{weight_id}-seed-{seed}")
+
+
+def embedded_place(case: str, seed: int = 0) -> Path:
+    """Where a model that comes with Sonde is.
 
     Raises:
         RequestError: There is none of this case and seed.
@@ -135,7 +170,12 @@ def embedded(case: str, *, seed: int = 0) -> Subject:
             f"no embedded model of case {case}, seed {seed} ({what}). Train one "
             f"with `{command_of(case, IOI_WEIGHTS if case in IOI else WEIGHTS, seed=seed)}`"
         )
-    return opened(case, place, f"case-{case}-embedded-seed-{seed}")
+    return place
+
+
+def embedded(case: str, *, seed: int = 0) -> Subject:
+    """A model that comes with Sonde; see `embedded_place`."""
+    return opened(case, embedded_place(case, seed), f"case-{case}-embedded-seed-{seed}")
 
 
 def list_embedded() -> list[tuple[str, int]]:

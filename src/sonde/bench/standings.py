@@ -1,6 +1,6 @@
 """Who is first, how sure is that, and what does it cost? The statistics of a leaderboard.
 
-    table = standings.of(found.rows)
+    table = standings.of(board_rows.rows_of(results))
     table.methods[0].node.value, table.methods[0].node.low       # mean AUROC over models; 95 % interval over cases
     table.test("eap-ig", "eap", "node").p                        # paired by model, corrected for all comparisons
 
@@ -18,6 +18,7 @@ Costs a second per ten methods.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -132,6 +133,11 @@ class Standings:
 
 def of(rows: Iterable[board_rows.Row]) -> Standings:
     """The standings of rows."""
+    return _of(tuple(rows))
+
+
+@functools.lru_cache(maxsize=2)
+def _of(rows: tuple[board_rows.Row, ...]) -> Standings:
     by_method: dict[str, list[board_rows.Row]] = {}
     for row in rows:
         by_method.setdefault(row.method, []).append(row)

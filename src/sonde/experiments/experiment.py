@@ -107,7 +107,7 @@ class Items:
         name: Its name, also of its file.
         schema: The kind of its document.
         items: The items, JSON data each, in order.
-        work: What one item gives: a function of the context and that item alone.
+        work: What one item gives: a function of that item, the settings and the experiment alone. On a cluster there is no run.
         item_schema: The kind of an item's document.
         join: What the stage found, from the items' results in order.
     """

@@ -204,14 +204,7 @@ def _computed(context: experiments.Context[Any], stage: experiments.Stage | expe
     """Computes a stage and keeps it; how long that took is kept beside it."""
     start = time.monotonic()
     if isinstance(stage, experiments.Items):
-        items, made = stage.items(context), []
-        for number, item in enumerate(items):
-            path = context.folder / "stages" / stage.name / f"{number:05d}.json"
-            if not path.exists():
-                documents.keep(path, (yield from _value(stage.work(context, item))))
-            made.append(documents.kept(path, stage.item_schema))
-            context.tell(stage.name, number + 1, len(items))
-        content = stage.join(context, made)
+        content = stage.join(context, (yield from _worked(context, stage)))
     else:
         content = yield from _value(stage.compute(context))
     times = _times(context) | {stage.name: _times(context).get(stage.name, 0) + time.monotonic() - start}
@@ -221,6 +214,25 @@ def _computed(context: experiments.Context[Any], stage: experiments.Stage | expe
 
 def _is_open(stage: experiments.Stage | experiments.Items) -> bool:
     return isinstance(stage, experiments.Stage) and stage.open
+
+
+def _worked(context: experiments.Context[Any], stage: experiments.Items) -> _Steps:
+    """Works what is not on disk yet of a stage's items; returns what all of them gave, in order."""
+    items = stage.items(context)
+    paths = [context.folder / "stages" / stage.name / f"{number:05d}.json" for number in range(len(items))]
+    todo = {number: item for number, item in enumerate(items) if not paths[number].exists()}
+    first = len(items) - len(todo) + 1
+    if context.engine == "ray":
+        from sonde.experiments import cluster
+
+        for done, (number, content) in enumerate(cluster.results(context, stage.name, todo), start=first):
+            documents.keep(paths[number], content)
+            context.tell(stage.name, done, len(items))
+    else:
+        for done, (number, item) in enumerate(todo.items(), start=first):
+            documents.keep(paths[number], (yield from _value(stage.work(context, item))))
+            context.tell(stage.name, done, len(items))
+    return [documents.kept(path, stage.item_schema) for path in paths]
 
 
 def _value(given: Any) -> _Steps:

@@ -99,12 +99,12 @@ def test_overlap_counts_heads_whole():
     assert (rates["node_tpr"], rates["edge_tpr"], rates["node_fpr"]) == (1.0, 1.0, pytest.approx(1 / 5))
 
 
-def test_acdc_on_the_compiled_case_3_finds_true_nodes_and_writes_its_results(tmp_path):
-    found = finding.run(shipped.compiled("3"), "acdc", tmp_path, pairs=40, tau=0.001)
+def test_acdc_on_the_compiled_case_3_finds_true_nodes_and_gives_all_that_is_kept():
+    found = finding.run(shipped.compiled("3"), "acdc", pairs=40, tau=0.001)
     assert found.judged["node_auroc"] == 1.0
     assert found.judged["edge_fpr"] == 0
-    assert json.loads((tmp_path / "result.json").read_text()) == found.judged
-    assert {path.name for path in tmp_path.iterdir()} == {"scores.json", "result.json", "circuit.json"}
+    assert list(found.files()) == ["scores", "circuit", "result"]
+    assert found.files()["result"] == found.judged
 
 
 def test_the_ioi_program_names_the_other_name_and_swaps_as_its_nodes_say():

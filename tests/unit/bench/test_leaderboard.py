@@ -1,12 +1,12 @@
 """The leaderboard: rows that are kept, standings, a method of one's own, and what a page says."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
 import torch
 
+from sonde import experiments
 from sonde.bench import (
     board_page,
     board_rows,
@@ -25,6 +25,7 @@ from sonde.bench import (
 from sonde.circuits import graph as circuits_graph
 from sonde.circuits import method_files, registry
 from sonde.core import errors
+from sonde.report import page
 
 MINE = '''
 import numpy as np
@@ -37,7 +38,20 @@ def mine(model, pairs, metric, **options):
     shape = search.runner.graph.allowed.shape
     return search.scores(np.arange(shape[0], 0, -1.0)[:, None] * np.ones(shape))
 '''
-SMALL = leaderboard.Settings(pairs=20)
+
+
+def settings(*methods, pairs=20, **more):
+    return leaderboard.LeaderboardSettings(methods=methods, pairs=pairs, **more)
+
+
+def run(entries, folder, *methods, name="it", earlier=None, **more):
+    """A board in a folder of runs."""
+    made = leaderboard.Leaderboard(entries, earlier=earlier)
+    return experiments.run(made, settings(*methods), run=name, runs_dir=folder, **more)
+
+
+def rows_of(found):
+    return board_rows.rows_of(found.results)
 
 
 def row(case, method, node, *, edge=0.9, seed=0, passes=1.0):
@@ -53,27 +67,44 @@ def entries():
 
 
 def test_exact_patching_ranks_the_nodes_of_compiled_models_perfectly_and_random_does_not(entries, tmp_path):
-    board = leaderboard.Board(entries, SMALL)
     told = []
-    found = board.run(["random", "exact-node"], tmp_path, tell=lambda *one: told.append(one))
-    assert not found.failed
-    by_method = {one.method: one for one in standings.of(found.rows).methods}
+    found = run(entries, tmp_path, "random", "exact-node", on_progress=lambda now: told.append((now.done, now.total)))
+    assert not found.results["failed"]
+    by_method = {one.method: one for one in standings.of(rows_of(found)).methods}
     assert by_method["exact-node"].node.value == 1.0
     assert by_method["random"].node.value < 1.0
-    assert told[-1] == ("exact-node", 3, 3)
+    assert told[-1] == (6, 6)
+    assert found.run.verify() == []
+    assert found.html.is_file()
 
 
-def test_what_was_measured_is_not_measured_again(entries, tmp_path, monkeypatch):
-    board = leaderboard.Board(entries[:2], SMALL)
-    first = board.run(["eap"], tmp_path)
-    monkeypatch.setattr(leaderboard, "measure", lambda *_: pytest.fail("measured again"))
-    assert leaderboard.Board(entries[:2], SMALL).run(["eap"], tmp_path).rows == first.rows
-    assert board.estimate(["eap"], tmp_path) == {"eap": 0.0}
-    other = [dataclasses.replace(entries[0], digest="other weights")]
-    assert board._row(board_rows.read(tmp_path, SMALL.to_json()), other[0], "eap") is None
+def test_what_an_earlier_board_measured_is_taken_from_it_and_what_it_did_not_is_measured(
+    entries, tmp_path, monkeypatch
+):
+    first = run(entries[:2], tmp_path, "eap", name="first")
+    real, measured = leaderboard.measure, []
+    monkeypatch.setattr(leaderboard, "measure", lambda *given: (measured.append(given[1]), real(*given))[1])
+    more = run(entries[:2], tmp_path, "eap", "random", name="more", earlier=tmp_path)
+    assert rows_of(more)[:2] == rows_of(first)
+    assert measured == ["random"] * 2
+    board = leaderboard.Leaderboard(entries[:2], earlier=tmp_path)
+    assert board.estimate(settings("eap", "random")) == {"rows": 0.0}
+    assert board.estimate(settings("eap", pairs=30))["rows"] > 0
+    board.entries = (dataclasses.replace(entries[0], digest="other weights"),)
+    assert list(board.known(settings("eap")).values()) == [None]
+    assert list(board.known(settings("eap", codes={"eap": "another file"})).values()) == [None]
+    assert list(board.known(settings("eap", rules=1)).values()) == [None]
 
 
-def test_an_interrupted_board_keeps_its_rows_and_half_a_line_is_forgotten(entries, tmp_path, monkeypatch):
+def test_a_damaged_row_of_an_earlier_board_is_measured_again(entries, tmp_path):
+    first = run(entries[:2], tmp_path, "eap", name="first")
+    path = first.folder / "stages" / "rows" / "00001.json"
+    path.write_bytes(path.read_bytes().replace(b'"eap"', b'"eep"'))
+    known = leaderboard.Leaderboard(entries[:2], earlier=tmp_path).known(settings("eap"))
+    assert [row is None for row in known.values()] == [False, True]
+
+
+def test_an_interrupted_board_keeps_its_rows_and_ends_as_one_that_was_not(entries, tmp_path, monkeypatch):
     real, count = leaderboard.measure, []
 
     def stopped(*given):
@@ -84,47 +115,56 @@ def test_an_interrupted_board_keeps_its_rows_and_half_a_line_is_forgotten(entrie
 
     monkeypatch.setattr(leaderboard, "measure", stopped)
     with pytest.raises(KeyboardInterrupt):
-        leaderboard.Board(entries, SMALL).run(["random"], tmp_path)
-    with (tmp_path / board_rows.ROWS).open("ab") as file:
-        file.write(b'{"kind": "comp')
-    monkeypatch.setattr(leaderboard, "measure", real)
-    found = leaderboard.Board(entries, SMALL).run(["random"], tmp_path)
-    assert [one.case for one in found.rows] == ["3", "11", "40"]
+        run(entries, tmp_path, "random")
+    assert (tmp_path / "it" / "stages" / "rows" / "00000.json").is_file()
+    found = run(entries, tmp_path, "random")
+    assert [one.case for one in rows_of(found)] == ["3", "11", "40"]
+    assert len(count) == 4
+    whole = run(entries, tmp_path, "random", name="whole")
+    assert [dataclasses.replace(one, seconds=0.0) for one in rows_of(found)] == [
+        dataclasses.replace(one, seconds=0.0) for one in rows_of(whole)
+    ]
 
 
-def test_a_folder_of_other_settings_is_refused_and_so_is_an_engine_that_is_not_there(entries, tmp_path):
-    leaderboard.Board(entries[:1], SMALL).run(["random"], tmp_path)
-    with pytest.raises(errors.RequestError, match="pairs 20 / 30"):
-        leaderboard.Board(entries[:1], leaderboard.Settings(pairs=30)).run(["random"], tmp_path)
+def test_a_run_of_other_settings_or_weights_is_refused_and_so_is_an_engine_that_is_not_there(entries, tmp_path):
+    run(entries[:1], tmp_path, "random")
+    with pytest.raises(errors.RequestError, match="methods was"):
+        run(entries[:1], tmp_path, "eap")
+    with pytest.raises(errors.RequestError, match="its weights are others"):
+        run(entries[:2], tmp_path, "random")
     with pytest.raises(errors.RequestError, match="did you mean 'ray'"):
-        leaderboard.Board(entries[:1], SMALL).run(["random"], tmp_path, engine="rey")
+        run(entries[:1], tmp_path, "random", engine="rey")
 
 
-def test_a_method_that_fails_on_a_model_is_told_and_tried_again(entries, tmp_path):
+def test_a_method_that_fails_on_a_model_is_told_and_tried_again_by_the_next_board(entries, tmp_path):
     @registry.register("fails-here", replace=True)
     def fails(model, pairs, metric, **options):
         """Fails."""
         raise errors.AnalysisError("no such luck")
 
-    found = leaderboard.Board(entries[:1], SMALL).run(["fails-here", "random"], tmp_path)
-    assert found.failed == {"fails-here, case 3, seed 0": "no such luck"}
-    assert [one.method for one in found.rows] == ["random"]
+    found = run(entries[:1], tmp_path, "fails-here", "random")
+    assert found.results["failed"] == {"fails-here, case 3, seed 0": "no such luck"}
+    assert [one.method for one in rows_of(found)] == ["random"]
+    known = leaderboard.Leaderboard(entries[:1], earlier=tmp_path).known(settings("fails-here", "random"))
+    assert [row is None for row in known.values()] == [True, False]
     registry._methods.pop("fails-here")
 
 
 def test_a_file_adds_a_method_and_a_changed_file_is_measured_again(entries, tmp_path):
     file = tmp_path / "my_method.py"
     file.write_text(MINE.format(name="mine-first"))
-    settings = leaderboard.Settings(20, None, (str(file),))
-    board = leaderboard.Board(entries[:1], settings)
-    assert set(board.codes) == {"mine-first"}
-    assert "mine-first" in board.methods()
-    (first,) = board.run(["mine-first"], tmp_path / "out").rows
-    assert first.code == method_files.digest(file)
+    chosen = leaderboard.settings_of(["random"], [str(file)], pairs=20)
+    assert set(chosen.codes) == {"mine-first"}
+    assert {"mine-first", "random"} < set(chosen.methods)
+    runs = tmp_path / "runs"
+    found = experiments.run(leaderboard.Leaderboard(entries[:1]), chosen, run="it", runs_dir=runs)
+    assert {one.method: one.code for one in rows_of(found)}["mine-first"] == method_files.digest(file)
+    assert f"--method-file {file}" in found.report.command
     registry._methods.pop("mine-first")
     file.write_text(MINE.format(name="mine-first") + "\n# changed\n")
-    again = leaderboard.Board(entries[:1], settings)
-    assert again._row(board_rows.read(tmp_path / "out", settings.to_json()), entries[0], "mine-first") is None
+    again = leaderboard.settings_of(["random"], [str(file)], pairs=20)
+    known = leaderboard.Leaderboard(entries[:1], earlier=runs).known(again)
+    assert [method for (_, method), row in known.items() if row is None] == ["mine-first"]
     registry._methods.pop("mine-first")
 
 
@@ -196,22 +236,26 @@ def test_one_case_has_a_mean_and_no_interval():
     assert np.isnan(one.node.low)
 
 
-def test_the_page_names_the_best_method_and_the_floor_and_holds_all_numbers(tmp_path):
+def test_the_page_names_the_best_method_and_the_floor_and_what_is_missing(tmp_path):
     rng = np.random.default_rng(1)
     rows = [row(str(case), name, value + 0.02 * rng.random()) for case in range(8) for name, value in
             (("exact-node", 0.97), ("exact", 0.96), ("eap-ig", 0.95), ("random", 0.49))]  # fmt: skip
-    found = leaderboard.Found(tuple(rows), {"eap, case 3, seed 0": "why"}, SMALL, {"case 9, seed 0": "it says why"})
-    path = board_page.write(found, standings.of(rows), tmp_path, left_out={"case 7, seed 0": 0.9}, command="sonde x")
-    text = path.read_text()
+    results = {
+        "settings": {"pairs": 20}, "failed": {"eap, case 3, seed 0": "why"}, "left_out": {"case 7, seed 0": 0.9},
+        "dropped": {"case 9, seed 0": "it says why"}, "rows": [dataclasses.asdict(one) for one in rows],
+    }  # fmt: skip
+    text = page.write(board_page.report(results), tmp_path).read_text()
     assert "Best after exact patching, by nodes: eap-ig (AUROC" in text
     assert "The best that looks at nothing, by nodes: random (AUROC" in text
     assert "24 nodes of circuits are judged; 8 never matter in an exchange and are left out" in text
-    assert "Dropped, because they cannot be judged: case 9, seed 0: it says why" in text
+    assert "Dropped, because too many of their nodes cannot be judged: case 9, seed 0: it says why" in text
     assert "case 7, seed 0" in text
     assert {one.name for one in (tmp_path / "figures").iterdir()} == {
         "standings.png", "pairs-node.png", "pairs-head.png", "pairs-edge.png", "by-model.png",
     }  # fmt: skip
-    assert len(json.loads((tmp_path / "results.json").read_text())["rows"]) == 32
+    assert {one.caption for one in board_page.missing(results)} == {
+        "Rows that failed.", "Trained models that are not good enough.", "Models of which too many nodes cannot be judged.",
+    }  # fmt: skip
 
 
 def test_a_suite_gives_what_is_good_enough_and_names_the_rest(tmp_path):
@@ -280,7 +324,7 @@ def test_models_are_dropped_by_name_until_at_most_a_fifth_of_a_boards_nodes_cann
     real = judging.of
     left_out = judging.Judged(("m1",), ("m0",) * 99, ())
     monkeypatch.setattr(judging, "of", lambda subject: left_out if "case-3-" in subject.name else real(subject))
-    board = leaderboard.Board(roster.compiled([3, 11]), SMALL)
+    board = leaderboard.Leaderboard(roster.compiled([3, 11]))
     assert [entry.case for entry in board.entries] == ["11"]
     assert set(board.dropped) == {"case 3, seed 0"}
     assert board.dropped["case 3, seed 0"].startswith("99% of its nodes never matter in an exchange, m0")
@@ -299,13 +343,12 @@ def test_priors_rank_by_the_shape_of_the_model_alone():
 
 
 def test_a_board_runs_priors_with_whatever_is_asked_for(entries, tmp_path):
-    board = leaderboard.Board(entries[:2], SMALL)
-    names = board.methods(["random"])
-    assert set(names) == {"random", *priors.NAMES}
-    found = board.run(names, tmp_path)
-    assert not found.failed
-    assert {one.passes for one in found.rows if one.method in priors.NAMES} == {0.0}
-    assert standings.of(found.rows).floors["node"] in standings.BLIND
+    chosen = leaderboard.settings_of(["random"], pairs=20)
+    assert set(chosen.methods) == {"random", *priors.NAMES}
+    found = experiments.run(leaderboard.Leaderboard(entries[:2]), chosen, run="it", runs_dir=tmp_path)
+    assert not found.results["failed"]
+    assert {one.passes for one in rows_of(found) if one.method in priors.NAMES} == {0.0}
+    assert standings.of(rows_of(found)).floors["node"] in standings.BLIND
 
 
 @pytest.mark.parametrize("case", ["67", "93"])

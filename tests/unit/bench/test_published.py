@@ -11,7 +11,9 @@ import pytest
 import safetensors.torch
 import torch
 
+from sonde import experiments
 from sonde.bench import (
+    board_rows,
     cases,
     evaluating,
     finding,
@@ -258,7 +260,7 @@ def test_finders_run_on_an_ioi_model(ioi, tmp_path):
     pairs = finding.pairs_of(subject, n=4)
     changed = (pairs.clean != pairs.corrupt).nonzero()[:, 1]
     assert changed.unique().tolist() == [published_ioi.THIRD]
-    found = finding.run(subject, "eap-ig", tmp_path, pairs=4)
+    found = finding.run(subject, "eap-ig", pairs=4)
     assert 0 <= found.judged["node_auroc"] <= 1
     with pytest.raises(errors.RequestError, match="norms"):
         evaluating.iit(subject, rows=4)
@@ -346,10 +348,12 @@ def test_a_whole_download_with_five_broken_models_makes_a_board_of_the_others(tm
     download(tmp_path / "InterpBench", ids, shipped.IOI, broken)
     entries, left_out = roster.folder_of(tmp_path / "InterpBench", least=0.0)
     assert (len(entries), set(left_out)) == (81, set(map(str, broken)))
-    found = leaderboard.Board(entries, leaderboard.Settings(pairs=4)).run(["eap-ig"], tmp_path / "out")
-    assert not found.failed
-    assert not found.dropped
-    assert len({row.case for row in found.rows}) == 81
+    chosen = leaderboard.LeaderboardSettings(methods=("eap-ig",), pairs=4)
+    found = experiments.run(leaderboard.Leaderboard(entries), chosen, run="it", runs_dir=tmp_path / "runs").results
+    assert not found["failed"]
+    assert not found["dropped"]
+    rows = board_rows.rows_of(found)
+    assert len({row.case for row in rows}) == 81
     # At its greatest length, none of this case's nodes matters in 2 % of exchanges.
-    assert [row.case for row in found.rows if row.method == "eap-ig" and row.node_auroc is None] == ["124"]
-    assert all(math.isfinite(row.node_auroc) for row in found.rows if row.case in shipped.IOI)
+    assert [row.case for row in rows if row.node_auroc is None] == ["124"]
+    assert all(math.isfinite(row.node_auroc) for row in rows if row.case in shipped.IOI)
