@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import itertools
 import os
 import platform
 import struct
@@ -10,7 +11,17 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from sonde.agents.sandbox import base, bubblewrap, choosing, docker, filters, folders, interpreter, namespace
+from sonde.agents.sandbox import (
+    base,
+    bubblewrap,
+    choosing,
+    docker,
+    docker_engine,
+    filters,
+    folders,
+    interpreter,
+    namespace,
+)
 from sonde.core import errors
 
 
@@ -183,19 +194,51 @@ def test_the_command_line_of_bubblewrap_names_every_wall():
     assert writable == [base.WORKSPACE]
 
 
+IMAGE = docker_engine.Image("some:image", "sha256:abc", "", "linux/amd64")
+
+
+def container(limits, layout, packages=()):
+    engine = docker_engine.Engine()
+    return docker.DockerSandbox(engine, IMAGE, limits=limits, layout=layout, packages=packages, network="none")
+
+
+def words_after(line, option):
+    return [word for before, word in itertools.pairwise(line) if before == option]
+
+
 def test_the_command_line_of_docker_names_every_wall(tmp_path):
-    limits = base.Limits(memory=2**28, processes=10, disk=2**20)
-    sandbox = docker.DockerSandbox(limits=limits, image="some:image", python_packages=[tmp_path / "pack"])
-    text = " ".join(sandbox.run_line("name", limits))
-    for wall in ("--network none", "--read-only", "--cap-drop ALL", "--security-opt no-new-privileges",
-                 "--memory 268435456", "--memory-swap 268435456", "--pids-limit 12", "--user 1000:1000"):  # fmt: skip
+    limits = base.Limits(memory=2**28, processes=30, disk=2**20)
+    line = container(limits, docker.SCRATCH, [tmp_path / "pack"]).run_line()
+    text = " ".join(line)
+    memory = 2**28 + 16 * 2**20
+    for wall in ("--network none", "--read-only", "--cap-drop ALL", "--security-opt no-new-privileges", "--rm",
+                 f"--memory {memory}", f"--memory-swap {memory}", "--pids-limit 32", "--ipc private"):  # fmt: skip
         assert wall in text
     assert "--privileged" not in text
-    mounts = [word for before, word in zip(text.split(), text.split()[1:], strict=False) if before == "--volume"]
-    assert mounts == [f"{tmp_path}/pack:/sandbox/packages/pack:ro", f"{sandbox.name}:{base.WORKSPACE}"]
-    assert text.endswith("some:image")
-    assert any("size=1048576" in word for word in sandbox.volume_line())
-    assert sandbox.keeper_line()[-2:] == ["sleep", "infinity"]
+    assert words_after(line, "--cap-add") == ["KILL", "DAC_OVERRIDE"]
+    assert words_after(line, "--mount") == [f"type=bind,src={tmp_path}/pack,dst=/sandbox/packages/pack,readonly"]
+    assert not {"--volume", "-v"} & set(line)
+    assert any(word.startswith(base.WORKSPACE) and "size=1048576" in word for word in words_after(line, "--tmpfs"))
+    assert line[line.index("sha256:abc") + 1] == "-c"
+
+
+def test_an_image_with_its_own_files_gets_no_power_over_other_users_processes():
+    line = container(base.Limits(), docker.INSTANCE).run_line()
+    assert words_after(line, "--cap-add") == ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"]
+    assert words_after(line, "--user") == ["65534:65534"]
+    assert not {"--read-only", "--mount", "--tmpfs"} & set(line)
+
+
+def test_containers_of_dead_processes_are_told_from_those_of_living_ones():
+    here, own = docker_engine.machine(), docker_engine.owner()
+    lines = [
+        f"living {own}",
+        f"dead {here}/{2**22 + 1}.5",
+        f"reused {here}/{os.getpid()}.1",
+        "elsewhere other/1.5",
+        "odd ",
+    ]
+    assert docker_engine.stale(lines) == ["dead", "reused"]
 
 
 async def test_a_docker_that_is_missing_or_silent_is_an_error_in_words(monkeypatch, tmp_path):
@@ -208,7 +251,7 @@ async def test_a_docker_that_is_missing_or_silent_is_an_error_in_words(monkeypat
 
 
 async def test_a_closed_docker_sandbox_runs_nothing():
-    sandbox = docker.DockerSandbox(limits=base.Limits())
+    sandbox = container(base.Limits(), docker.SCRATCH)
     assert isinstance(sandbox, base.Sandbox)
     for use in (sandbox.run("true"), sandbox.get("x"), sandbox.put({"x": "x"})):
         with pytest.raises(errors.SandboxError, match="closed"):

@@ -37,6 +37,7 @@ async def open_sandbox(
     limits: base.Limits | None = None,
     files: Mapping[str, str | bytes] | None = None,
     python_packages: Sequence[Path] | None = None,
+    image: str = docker.IMAGE,
 ) -> AsyncIterator[base.Sandbox]:
     """Opens a sandbox, and closes it when the block ends.
 
@@ -45,18 +46,19 @@ async def open_sandbox(
         limits: For all its commands, unless one is given its own.
         files: What to put into the working folder, by relative path.
         python_packages: What Python inside can import, see `BubblewrapSandbox.open`; by default pytest.
+        image: What Docker makes its container from; bubblewrap shows the programs of this machine.
 
     Raises:
         SandboxError: There is no such kind, or none works here; says why and what to install.
     """
     choose(kind)
-    sandbox = await _open(kind, limits, python_packages)
+    sandbox = await _open(kind, limits, python_packages, image)
     async with sandbox:
         await sandbox.put(files or {})
         yield sandbox
 
 
-async def _open(kind: str, limits: base.Limits | None, packages: Sequence[Path] | None) -> base.Sandbox:
+async def _open(kind: str, limits: base.Limits | None, packages: Sequence[Path] | None, image: str) -> base.Sandbox:
     reasons = []
     if kind in ("auto", "bubblewrap"):
         try:
@@ -66,7 +68,7 @@ async def _open(kind: str, limits: base.Limits | None, packages: Sequence[Path] 
                 raise
             reasons.append(str(error))
     try:
-        return await docker.DockerSandbox.open(limits=limits, python_packages=packages)
+        return await docker.DockerSandbox.open(limits=limits, image=image, python_packages=packages)
     except errors.SandboxError as error:
         if kind == "docker":
             raise

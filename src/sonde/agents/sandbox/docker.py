@@ -1,58 +1,116 @@
-"""How are commands confined where bubblewrap is not to be had? With Docker: a container per command, none at rest but one.
+"""Sandboxes made of a Docker container: one for each sandbox, with a `docker exec` for each command.
 
-The working folder is a volume in memory of limited size. A container that only waits keeps it alive between commands;
-each command runs in a container of its own beside it, so that whatever it starts ends with it, and `docker kill` ends it
-in time. No network, a read-only system, no capabilities, an unprivileged user, limits on memory and processes by
-control groups; nothing of the machine is mounted but the Python packages that the caller wants shown, read-only.
+1. The container's first process is the keeper (see `docker_keeper`), which runs nothing of an agent's.
+2. A command is a shell started beside it, as another user and without any privilege. When it ends, or is made to, the
+   keeper kills everything else in the container: the kernel signals the whole process namespace at once, nothing outruns
+   it, and the kernel's count of the container's tasks must then say that the keeper is alone.
+3. No network, no capabilities for commands, no privileges to gain, Docker's own filter of system calls; limits on memory and
+   processes by control groups. Nothing of the machine is shown but the Python packages that the caller wants, read-only.
+4. When Sonde ends, however it ends, so does the keeper, and with it the container, which removes itself. Should the
+   engine have been killed too, the next sandbox to be opened removes it. There are no volumes and no networks to leave.
 
-The image must have bash, coreutils, tar and, for agents that write Python, Python; by default the official slim image
-of the version that runs Sonde, fetched by Docker when it is first used. A command costs about half a second.
+A `Layout` says whose files are worked on. `SCRATCH`, for ordinary sandboxes: an empty folder in memory, of limited size,
+over the image's system, which is read-only; it and what it holds count against `Limits.memory` too. `INSTANCE`, for images
+that bring a repository and its environment: the image's own files, all writable, commands run as root with the four
+capabilities that ownership of files needs. There the keeper has no power over the commands, so they are killed by a shell
+of their own user; if that fails, the whole container is restarted, its files kept, provided that the keeper's own program
+is what it was; if not, the sandbox is closed. `Limits.disk` is then checked once a second.
 
-Where Sonde is developed no Docker engine runs: tested are the command lines made here and the error when no engine
-answers, not the commands themselves. Prefer bubblewrap where both are to be had.
+The image must have bash, tar and coreutils and, for agents that write Python, Python. Costs, on two cores: 0.4 s to
+open, 70 ms for a command that does nothing, 0.15 s to close. Limits other than those it was opened with cost 20 ms more.
 """
 
 import asyncio
-import io
+import contextlib
+import dataclasses
+import re
 import secrets
-import shutil
 import sys
-import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, NoReturn, Self
 
-from sonde.agents.sandbox import base, interpreter
+from sonde.agents.sandbox import base, docker_command, docker_engine, docker_files, docker_keeper, interpreter
 from sonde.core import errors
 
 IMAGE = f"python:{sys.version_info.major}.{sys.version_info.minor}-slim"
-_USER = "1000:1000"
-_HOME = "/tmp"  # noqa: S108
-_SCRATCH = "rw,exec,nosuid,nodev,mode=1777,size=64m"
-_READ = (
-    'p=$(realpath -e -- "$1") && [ "$p" = "$PWD/$1" ] && [ -f "$p" ] && [ "$(stat -c %s -- "$p")" -le "$2" ]'
-    ' && exec cat -- "$p"'
+TRANSFER = 600.0
+"""Seconds that reading or writing files may take."""
+
+_OWN = 16 * 2**20
+"""Bytes beyond the limit for what is not the command's: keeper, shells, the kernel's own records of processes."""
+
+_FEWEST = 16
+"""Tasks a container must be allowed: Docker itself needs some inside to start a command."""
+
+_SCRATCH = 64 * 2**20
+"""Bytes of /tmp and of /dev/shm, each, at most."""
+
+_CLOSED = "the sandbox was closed"
+_PATIENCE = 10.0
+"""Seconds in which killed processes must be gone."""
+
+_NO_SHARED_MEMORY = ("kernel.shmmni=0", "kernel.msgmni=0", "kernel.sem=0 0 0 0", "fs.mqueue.queues_max=0")
+_ENVIRONMENT = {
+    "HOME": "/tmp",  # noqa: S108
+    "LANG": "C.UTF-8",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTHONPATH": "/sandbox/packages",
+    "PYTHONUNBUFFERED": "1",
+    "TZ": "UTC",
+    "USER": "agent",
+}
+_KEEPERS_OWN = re.compile(
+    r"/(?:bash|ld[-.][^/]*|lib(?:c|tinfo|dl|readline)[-.][^/]*)$|^/(?:bin|lib|lib64)$", re.MULTILINE
 )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """Whose files are worked on, and by whom.
+
+    Attributes:
+        folder: The working folder; paths of `put` and `get` are relative to it.
+        user: Number and group that commands run as.
+        own_files: Whether the image's own files are worked on, all of them writable.
+    """
+
+    folder: str = base.WORKSPACE
+    user: str = "1000:1000"
+    own_files: bool = False
+
+
+SCRATCH = Layout()
+"""An empty folder in memory over a read-only system."""
+
+INSTANCE = Layout(folder="/testbed", user="0:0", own_files=True)
+"""The repository that an image brings, and its environment, as root."""
+
+
 class DockerSandbox:
-    """A sandbox made of containers; made by `open`."""
+    """A sandbox made of a container; made by `open`."""
 
-    def __init__(self, *, limits: base.Limits, image: str = IMAGE, python_packages: Sequence[Path] = ()) -> None:
-        """Takes the settings; nothing is started yet.
-
-        Args:
-            limits: For all its commands; `disk` is the size of its working folder.
-            image: What containers are made from.
-            python_packages: See `BubblewrapSandbox.open`.
-        """
+    def __init__(
+        self, engine: docker_engine.Engine, image: docker_engine.Image, *, limits: base.Limits, layout: Layout,
+        packages: Sequence[Path], network: str,
+    ) -> None:  # fmt: skip
+        """Takes the settings; nothing is started yet."""
         self.limits = limits
+        self.layout = layout
         self.image = image
         self.name = f"sonde-{secrets.token_hex(6)}"
-        self._packages = tuple(python_packages)
-        self._open = False
-        self._commands: set[str] = set()
+        self.engine = engine
+        self.memory_kept_by = "the kernel, by a control group that Docker makes"
+        self._packages = tuple(packages)
+        self._network = network
+        self._keeper: docker_keeper.Keeper | None = None
+        self._closed = False
+        self._allowed = (limits.memory, limits.processes)
+        self._jobs: set[docker_command.Job] = set()
+        self._work: set[asyncio.Task[Any]] = set()
+        self._turn, self._ending, self._ends = asyncio.Lock(), asyncio.Lock(), 0
 
     @classmethod
     async def open(
@@ -60,134 +118,134 @@ class DockerSandbox:
         *,
         limits: base.Limits | None = None,
         image: str = IMAGE,
+        layout: Layout = SCRATCH,
         python_packages: Sequence[Path] | None = None,
+        network: str = "none",
+        host: str | None = None,
     ) -> "DockerSandbox":
-        """Makes a sandbox.
+        """Makes a sandbox and proves that it works.
 
         Args:
-            limits: See the class.
-            image: See the class.
-            python_packages: By default pytest and what it needs.
+            limits: For all its commands; `disk` is the size of its working folder.
+            image: What the container is made from: a name, or an `Image.id`; fetched if it is not there.
+            layout: `SCRATCH` or `INSTANCE`, or one of your own.
+            python_packages: See `BubblewrapSandbox.open`; by default pytest's, none for an image's own files. The
+                engine must run on this machine, or be given `()`.
+            network: Of the engine; the default is none at all.
+            host: Address of the engine; by default as `docker` finds it.
 
         Raises:
-            SandboxError: There is no Docker, its engine does not answer, or the image cannot be had.
+            SandboxError: There is no Docker, its engine does not answer, or the image cannot be had or used.
         """
-        if shutil.which("docker") is None:
-            raise errors.SandboxError(
-                "Docker (the program `docker`) is not on the PATH: install it and start its engine"
-            )
-        code, said = await _docker("version", "--format", "{{.Server.Version}}")
-        if code != 0:
-            raise errors.SandboxError(f"no Docker engine answers: {base.harmless(said).strip()}; start Docker")
-        packages = await asyncio.to_thread(interpreter.chosen, python_packages)
-        sandbox = cls(limits=limits or base.Limits(), image=image, python_packages=packages)
+        engine = docker_engine.Engine(host)
+        platform = await engine.platform()
+        await engine.remove_stale()
+        chosen = () if layout.own_files and python_packages is None else python_packages
+        packages = await asyncio.to_thread(interpreter.chosen, chosen)
+        sandbox = cls(
+            engine, await engine.image(image), limits=limits or base.Limits(), layout=layout, packages=packages,
+            network=network,
+        )  # fmt: skip
+        opening = asyncio.ensure_future(sandbox._start(platform))
         try:
-            for line in (sandbox.volume_line(), sandbox.keeper_line()):
-                code, said = await _docker(*line)
-                if code != 0:
-                    raise errors.SandboxError(f"`docker {line[0]}` failed: {base.harmless(said).strip()}")
+            await asyncio.shield(opening)
         except BaseException:
-            await sandbox._remove()
+            with contextlib.suppress(errors.SandboxError):
+                await opening
+            await sandbox.close()
             raise
-        sandbox._open = True
         return sandbox
 
-    @property
-    def memory_kept_by(self) -> str:
-        """See `base.Sandbox`."""
-        return "the kernel, by a control group that Docker makes"
+    async def fresh(self) -> "DockerSandbox":
+        """Opens another sandbox from the very same image, with the same settings; to judge in, for one."""
+        return await type(self).open(
+            limits=self.limits, image=self.image.id, layout=self.layout, python_packages=self._packages,
+            network=self._network, host=self.engine.host,
+        )  # fmt: skip
 
-    def volume_line(self) -> list[str]:
-        """Arguments of `docker` that make the working folder."""
-        options = (
-            f"o=size={self.limits.disk},nr_inodes={max(1000, self.limits.disk // 4096)},uid=1000,gid=1000,mode=0755"
-        )
-        volume = ["volume", "create", "--driver", "local", "--opt", "type=tmpfs", "--opt", "device=tmpfs"]
-        return [*volume, "--opt", options, self.name]
-
-    def keeper_line(self) -> list[str]:
-        """Arguments of `docker` that start the container which keeps the working folder."""
-        keeper = self.run_line(self.name, base.Limits(memory=64 * 2**20, processes=4))
-        return [keeper[0], "--detach", *keeper[1:], "sleep", "infinity"]
-
-    def run_line(self, name: str, limits: base.Limits) -> list[str]:
-        """Arguments of `docker` up to the image, under which a container of the sandbox runs.
-
-        Args:
-            name: Of the container.
-            limits: What it may use.
-        """
-        line = ["run", "--rm", "--name", name, "--hostname", "sandbox", "--network", "none", "--read-only", "--init"]
-        line += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", _USER, "--ipc", "private"]
-        line += ["--memory", str(limits.memory), "--memory-swap", str(limits.memory), "--oom-score-adj", "1000"]
-        line += ["--pids-limit", str(limits.processes + 2), "--ulimit", "core=0", "--ulimit", "nofile=256"]
-        line += ["--ulimit", f"fsize={limits.disk}", "--log-driver", "none", "--tmpfs", f"{_HOME}:{_SCRATCH}"]
-        for variable in (f"HOME={_HOME}", "LANG=C.UTF-8", "TZ=UTC", "PYTHONDONTWRITEBYTECODE=1", "PYTHONHASHSEED=0"):
-            line += ["--env", variable]
-        line += ["--env", "PYTHONUNBUFFERED=1", "--env", "PYTHONPATH=/sandbox/packages"]
+    def run_line(self) -> list[str]:
+        """Arguments of `docker` that start the container, its keeper attached."""
+        limits, own = self.limits, self.layout.own_files
+        line = ["run", "--rm", "--interactive", "--sig-proxy=false", "--name", self.name, "--log-driver", "none"]
+        line += ["--label", f"{docker_engine.LABEL}={docker_engine.owner()}", "--network", self._network]
+        line += [] if self._network == "host" else ["--hostname", "sandbox"]
+        line += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--ipc", "private", *self._allowance()]
+        line += ["--ulimit", "core=0", "--workdir", "/", "--entrypoint", "bash"]
+        if own:
+            capabilities, user = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"), "65534:65534"
+        else:
+            capabilities, user = ("KILL", "DAC_OVERRIDE"), "0:0"
+            scratch = min(limits.disk, _SCRATCH)
+            files = f"rw,exec,nosuid,nodev,nr_inodes={max(1000, limits.disk // 4096)}"
+            line += ["--read-only", "--shm-size", str(scratch)]
+            line += ["--tmpfs", f"/tmp:{files},mode=1777,size={scratch}"]  # noqa: S108
+            owner, _, group = self.layout.user.partition(":")
+            line += [
+                "--tmpfs",
+                f"{self.layout.folder}:{files},mode=755,size={limits.disk},uid={owner},gid={group or owner}",
+            ]
+            line += [word for setting in _NO_SHARED_MEMORY for word in ("--sysctl", setting)]
+            line += [word for pair in _ENVIRONMENT.items() for word in ("--env", "=".join(pair))]
+        line += ["--user", user, *(word for one in capabilities for word in ("--cap-add", one))]
         for package in self._packages:
-            line += ["--volume", f"{package}:/sandbox/packages/{package.name}:ro"]
-        return [*line, "--volume", f"{self.name}:{base.WORKSPACE}", "--workdir", base.WORKSPACE, self.image]
+            line += ["--mount", f"type=bind,src={package},dst=/sandbox/packages/{package.name},readonly"]
+        return [*line, self.image.id, *docker_keeper.WORDS]
 
     async def run(self, command: str, *, limits: base.Limits | None = None) -> base.Result:
-        """Runs `bash -c command` in the working folder; see `base.Sandbox`."""
+        """Runs `bash -c command` in the working folder; commands asked for at once run one after the other.
+
+        See `base.Sandbox`. `limits.disk` bounds single files only: the working folder has the size it was opened with.
+        """
         base.check_command(command)
-        self._check()
         chosen = limits or self.limits
-        name = f"{self.name}-{secrets.token_hex(4)}"
-        output, clock = base.Output(chosen.output), base.Stopwatch()
-        line = [*self.run_line(name, chosen), "bash", "-c", command]
-        process = await _start(line)
-        self._commands.add(name)
-        reading = asyncio.ensure_future(_drain(process, output))
-        done = False
+        size = self._own_size if self.layout.own_files else None
+        job = docker_command.Job(self.engine, self._opened(), limits=chosen, size=size)
+        self._jobs.add(job)
+        work = self._keep(self._run(job, command, chosen))
         try:
-            await asyncio.wait({reading}, timeout=chosen.seconds)
-            done = reading.done() and output.total <= base.FLOOD
+            result = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            job.stop("its caller was cancelled")
+            await asyncio.wait([work])
+            raise
         finally:
-            await asyncio.shield(self._end(name, process, killed=not done))
-            self._commands.discard(name)
-        await reading
-        self._check()
-        text, flooded = output.text(), output.total > base.FLOOD
-        if done and process.returncode == 125 and text.startswith("docker: "):
-            raise errors.SandboxError(f"Docker could not run the command: {text.strip()}")
-        note = "" if done else f"it ran longer than {chosen.seconds:g} s"
-        note = f"it wrote more than {base.FLOOD} bytes of output" if flooded else note
-        code = process.returncode if done else None
-        return base.Result(text, code, not done and not flooded, output.truncated, clock.seconds, note)
+            self._jobs.discard(job)
+        if result.note == _CLOSED:
+            raise errors.SandboxError("the sandbox was closed while a command was running")
+        return result
 
     async def put(self, files: Mapping[str, str | bytes]) -> None:
         """Writes files into the working folder; see `base.Sandbox`."""
-        self._check()
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            for path, content in files.items():
-                data = content.encode() if isinstance(content, str) else content
-                entry = tarfile.TarInfo("/".join(base.parts_of(path)))
-                entry.size, entry.mode = len(data), 0o644
-                archive.addfile(entry, io.BytesIO(data))
-        # Unlinking first, tar replaces links instead of writing through them.
-        code, said = await self._beside(
-            "tar", "--extract", "--unlink-first", "--no-same-owner", given=packed.getvalue()
-        )
-        if code != 0:
-            raise errors.SandboxError(f"cannot write into the sandbox: {base.harmless(said).strip()}")
+        self._opened()
+        if not files:
+            return
+        given = await asyncio.to_thread(docker_files.packed, files)
+        answer = await self._beside(*docker_files.put_words(self.layout.folder), given=given)
+        if answer.code != 0:
+            raise docker_files.refused(
+                "write", next(iter(files)) if len(files) == 1 else f"{len(files)} files", answer.said
+            )
 
     async def get(self, path: str) -> bytes:
         """Reads a file of the working folder; see `base.Sandbox`."""
-        self._check()
-        clean = "/".join(base.parts_of(path))
-        code, said = await self._beside("bash", "-c", _READ, "bash", clean, str(self.limits.disk))
-        if code != 0:
-            raise errors.SandboxError(f"cannot read {path[:200]!r} in the sandbox: no such regular file, or too large")
-        return said
+        self._opened()
+        answer = await self._beside(*docker_files.get_words(self.layout.folder, path, self.limits.disk))
+        if answer.code != 0:
+            raise docker_files.refused("read", path, base.harmless(answer.complaint))
+        return answer.output
 
     async def close(self) -> None:
         """Stops what runs and removes everything; may be called twice."""
-        was, self._open = self._open, False
-        if was:
-            await self._remove()
+        self._closed = True
+        for job in self._jobs:
+            job.stop(_CLOSED)
+        if self._work:
+            await asyncio.wait(self._work)
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            await keeper.close()
+            with contextlib.suppress(errors.SandboxError):  # an engine that hangs; the keeper ends by itself
+                await self.engine.remove(self.name)
 
     async def __aenter__(self) -> Self:
         """Itself."""
@@ -199,48 +257,134 @@ class DockerSandbox:
         """Closes, whatever happened."""
         await self.close()
 
-    def _check(self) -> None:
-        if not self._open:
+    def _opened(self) -> docker_keeper.Keeper:
+        if self._closed or self._keeper is None:
             raise errors.SandboxError("the sandbox is closed: open a new one")
+        return self._keeper
 
-    async def _beside(self, *words: str, given: bytes = b"") -> tuple[int, bytes]:
-        line = self.run_line(f"{self.name}-{secrets.token_hex(4)}", self.limits)
-        return await _docker(line[0], "--interactive", *line[1:], *words, given=given)
+    def _keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Starts work that goes on to its end, even if whoever asked for it does not wait; closing waits for it."""
+        task = asyncio.ensure_future(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
 
-    async def _end(self, name: str, process: asyncio.subprocess.Process, *, killed: bool) -> None:
-        if killed:
-            await _docker("kill", name)
-        await process.wait()
+    async def _start(self, platform: str) -> None:
+        """Starts the container and tries a command in it."""
+        keeper = docker_keeper.Keeper(await self.engine.start(*self.run_line(), given=asyncio.subprocess.PIPE))
+        self._keeper = keeper
+        try:
+            counts = await keeper.ask("look")
+        except docker_keeper.Gone:
+            raise errors.SandboxError(self._unstarted(await keeper.last_words(), platform)) from None
+        if counts.killed < 0:
+            self.memory_kept_by = "nobody: Docker has no control group for memory here"
+        trial = await self.run("exit 7", limits=self.limits)
+        if trial.exit_code != 7:
+            raise errors.SandboxError(
+                f"a trial command in image {self.image.name!r} failed: {trial.note or trial.output}"
+            )
 
-    async def _remove(self) -> None:
-        for name in [*self._commands, self.name]:
-            await _docker("rm", "--force", name)
-        await _docker("volume", "rm", "--force", self.name)
+    def _unstarted(self, said: str, platform: str) -> str:
+        if self.image.platform != platform and ("exec format" in said or "platform" in said):
+            return f"image {self.image.name!r} is for {self.image.platform}, and this Docker runs on {platform}"
+        if "bash" in said and ("not found" in said or "no such file" in said):
+            return f"image {self.image.name!r} has no bash, which a sandbox needs: {said}"
+        return f"Docker could not start image {self.image.name!r}: {said or 'it does not say why'}"
 
+    def _allowance(self) -> list[str]:
+        memory, processes = self._allowed
+        limit = str(memory + _OWN)
+        return ["--memory", limit, "--memory-swap", limit, "--pids-limit", str(max(processes, _FEWEST) + 2)]
 
-async def _drain(process: asyncio.subprocess.Process, output: base.Output) -> None:
-    """Reads until the end, or until there is so much that the container must be stopped."""
-    assert process.stdout
-    while data := await process.stdout.read(65536):
-        output.add(data)
-        if output.total > base.FLOOD:
-            process.kill()
+    async def _run(self, job: docker_command.Job, command: str, limits: base.Limits) -> base.Result:
+        async with self._turn:
+            self._opened()
+            if (wanted := (limits.memory, limits.processes)) != self._allowed:
+                self._allowed = wanted
+                answer = await self.engine.call("update", *self._allowance(), self.name)
+                if answer.code != 0:
+                    self._allowed = (0, 0)
+                    raise errors.SandboxError(f"Docker could not set the limits of the command: {answer.said}")
+            try:
+                return await job.run(lambda mark: self._line(command, mark, limits), self._end)
+            except docker_keeper.Gone as error:
+                raise errors.SandboxError(await self._why_gone(error)) from error
 
+    def _line(self, command: str, mark: str, limits: base.Limits) -> list[str]:
+        words = docker_command.words(command, mark, limits, strict=not self.layout.own_files)
+        return self._exec_line("bash", "-c", docker_files.ENTER + 'exec "$@"', "sonde", self.layout.folder, *words)
 
-async def _start(line: Sequence[str]) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        "docker",
-        *line,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
+    def _exec_line(self, *words: str) -> list[str]:
+        return ["exec", "--user", self.layout.user, "--workdir", "/", self.name, *words]
 
+    async def _beside(self, *words: str, given: bytes = b"") -> docker_engine.Answer:
+        """Runs a helper inside; again if it was killed along with a command that ended meanwhile."""
+        line = self._exec_line(*words)
+        while True:
+            async with self._ending:
+                ends = self._ends
+            self._opened()
+            answer = await self.engine.call(line[0], "--interactive", *line[1:], given=given, deadline=TRANSFER)
+            if answer.code == 0 or ends == self._ends:
+                return answer
 
-async def _docker(*line: str, given: bytes = b"") -> tuple[int, bytes]:
-    """Runs a Docker command; its exit code and output, or, if it failed, what it complained of."""
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec("docker", *line, stdin=pipe, stdout=pipe, stderr=pipe)
-    said, complained = await process.communicate(given)
-    assert process.returncode is not None
-    return process.returncode, said if process.returncode == 0 else complained
+    async def _end(self) -> docker_keeper.Counts:
+        """Kills everything but the keeper, and waits until it is alone."""
+        async with self._ending:
+            self._ends += 1
+            assert self._keeper is not None
+            keeper, own, clock = self._keeper, self.layout.own_files, base.Stopwatch()
+            while (counts := await keeper.ask("look" if own else "end")).tasks > 1:
+                if clock.seconds > _PATIENCE:
+                    return await self._restart()
+                if own:
+                    await self._kill_as_the_command()
+                await asyncio.sleep(0.005)
+            if not own:
+                await keeper.ask("clean /tmp /dev/shm")
+            return counts
+
+    async def _kill_as_the_command(self) -> None:
+        """Whether it works, the keeper's count says; the shell may be one that the agent has put there."""
+        with contextlib.suppress(errors.SandboxError):
+            await self.engine.call(*self._exec_line("bash", "-c", "kill -9 -1"), deadline=_PATIENCE / 4)
+
+    async def _restart(self) -> docker_keeper.Counts:
+        """Ends the whole container, which keeps its own files, and starts it again.
+
+        Raises:
+            SandboxError: There are no such files, or the keeper's program is not what it was.
+        """
+        assert self._keeper is not None
+        if not self.layout.own_files:
+            await self._give_up("what a command started cannot be ended")
+        answer = await self.engine.call("restart", "--time", "0", self.name)
+        changed = await self.engine.call("diff", self.name)
+        if answer.code != 0 or changed.code != 0:
+            await self._give_up(f"Docker could not restart the container: {answer.said or changed.said}")
+        paths = "\n".join(line.partition(" ")[2] for line in changed.output.decode(errors="replace").splitlines())
+        if found := _KEEPERS_OWN.search(paths):
+            await self._give_up(f"the container had to be restarted, and a command has changed its {found[0]}")
+        await self._keeper.close()
+        attached = await self.engine.start("attach", "--sig-proxy=false", self.name, given=asyncio.subprocess.PIPE)
+        self._keeper = docker_keeper.Keeper(attached)
+        return await self._keeper.ask("look")
+
+    async def _give_up(self, why: str) -> NoReturn:
+        self._closed = True
+        await self.engine.remove(self.name)
+        raise errors.SandboxError(f"{why}: the sandbox is closed, open a new one")
+
+    async def _why_gone(self, error: Exception) -> str:
+        try:
+            await self.engine.platform()
+        except errors.SandboxError as dead:
+            return f"the sandbox is lost while a command ran: {dead}"
+        return f"the sandbox is lost: {error}, killed from outside or for want of memory; open a new one"
+
+    async def _own_size(self) -> int:
+        form = "{{.SizeRw}}"
+        answer = await self.engine.call("container", "inspect", "--size", "--format", form, self.name)
+        return int(answer.output) if answer.code == 0 and answer.output.strip().isdigit() else 0
