@@ -132,7 +132,13 @@ def _instance(name, base, docker):
         fails, passes = _verdicts(repo, (files | tested, files | tested | repaired), file, parser)
         _write(repo, files)
         image = f"sonde-test-swe/{name}:{_digest(files, base)}"
-        _image(Path(place), image, base, docker, prepare="sed -i s/small/little/ README.md" if name == "ledger-transfer" else "true")
+        _image(
+            Path(place),
+            image,
+            base,
+            docker,
+            prepare="sed -i s/small/little/ README.md" if name == "ledger-transfer" else "true",
+        )
     reset = f"rm -f {file}" if new else f"git checkout {commit} {file}"
     script = SCRIPT.format(commit=commit, reset=reset, test_patch=test_patch, files=file, runner=runner)
     return {
@@ -151,7 +157,9 @@ def _states(task, file, new):
     files = {**EARLIER, **task.repo, ".gitignore": "*.pyc\n__pycache__/\n.pytest_cache/\nbuild/\n"}
     old = OLD_CASES if task.id == "ledger-transfer" else OLD_TEST
     files |= {"tests/test_old.py": old, "setup.cfg": "[tool:pytest]\naddopts =\n"}
-    files |= {"pyproject.toml": OWN_BACKEND, "build_tools/backend.py": BACKEND} if new else {"pyproject.toml": SETUPTOOLS}
+    files |= (
+        {"pyproject.toml": OWN_BACKEND, "build_tools/backend.py": BACKEND} if new else {"pyproject.toml": SETUPTOOLS}
+    )
     (hidden,) = task.hidden.values()
     tested = {file: f"{old}\n\n{hidden.split('import unittest', 1)[1].lstrip()}"}
     repaired = dict(task.reference)
@@ -172,7 +180,11 @@ def _verdicts(repo, states, file, parser):
 def _run(repo, files, file, parser):
     _write(repo, files)
     django = parser == "parse_log_django"
-    line = ["-m", "unittest", "-v", file] if django else ["-m", "pytest", "-rA", "-p", "no:cacheprovider", "-c", "setup.cfg", file]
+    line = (
+        ["-m", "unittest", "-v", file]
+        if django
+        else ["-m", "pytest", "-rA", "-p", "no:cacheprovider", "-c", "setup.cfg", file]
+    )
     said = subprocess.run(
         [sys.executable, *line], cwd=repo, env=_environment() | {"PYTHONPATH": str(repo), "COLUMNS": "80"},
         capture_output=True, text=True, check=False,
@@ -180,7 +192,9 @@ def _run(repo, files, file, parser):
     shutil.rmtree(repo / "tests" / "__pycache__", ignore_errors=True)
     if django:
         return dict(re.findall(r"^(\w+ \(.+?\))(?:\n.+?)? \.\.\. (ok|FAIL|ERROR|skipped)", said.stderr, re.MULTILINE))
-    return {name: verdict for verdict, name in re.findall(r"^(PASSED|FAILED) (.+?)(?: - .*)?$", said.stdout, re.MULTILINE)}
+    return {
+        name: verdict for verdict, name in re.findall(r"^(PASSED|FAILED) (.+?)(?: - .*)?$", said.stdout, re.MULTILINE)
+    }
 
 
 def _committed(repo, files):

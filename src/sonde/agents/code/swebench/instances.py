@@ -143,7 +143,9 @@ def _from_file(source: str, stamp: tuple[int, int]) -> tuple[SweBenchTask, ...]:
     readers: dict[str, Callable[[Path], Rows]] = {".json": _json, ".jsonl": _json, ".parquet": _parquet}
     suffix = Path(source).suffix.lower()
     if suffix not in readers:
-        raise ValueError(f"{source}: cannot read {suffix or 'a file without an ending'}; write .json, .jsonl or .parquet")
+        raise ValueError(
+            f"{source}: cannot read {suffix or 'a file without an ending'}; write .json, .jsonl or .parquet"
+        )
     return tuple(_checked(readers[suffix](Path(source)), source))
 
 
@@ -225,7 +227,9 @@ def _task_folder(folder: Path) -> dict[str, Any]:
         if not isinstance(row, dict) or not isinstance(tests, dict):
             raise ValueError("task.yaml and tests.json should each hold an object")
         for field, name in _FILES.items():
-            with (folder / name).open(encoding="utf-8", newline="") as file:  # which leaves the line ends of patches alone
+            with (folder / name).open(
+                encoding="utf-8", newline=""
+            ) as file:  # which leaves the line ends of patches alone
                 row[field] = file.read()
     except OSError as error:
         raise ValueError(f"{folder}: cannot read {Path(error.filename).name}: {error.strerror}") from None

@@ -209,7 +209,9 @@ class Judge:
             log = Path(folder) / "base.log"
             await self._tried(task, "", script, log)
             new = skipped - await self._skips(official, task, log)
-        return [f"{len(new)} tests that must go on passing are skipped under the patch alone: {min(new)}"] if new else []
+        return (
+            [f"{len(new)} tests that must go on passing are skipped under the patch alone: {min(new)}"] if new else []
+        )
 
     async def _skips(self, official: harness.Harness, task: instances.SweBenchTask, log: Path) -> set[str]:
         statuses = await official.statuses(task, log)
@@ -228,7 +230,7 @@ class Judge:
             before = set(await box.changed())
             problem = await _applied(box, patch)
             if problem:
-                log.write_text(f"{APPLY_FAILED}:\n{problem}\n", encoding="utf-8")
+                await asyncio.to_thread(log.write_text, f"{APPLY_FAILED}:\n{problem}\n", encoding="utf-8")
                 changed, ended = [], containers.Recorded(0.0, "the patch does not apply")
             else:
                 changed = [path for path in await box.changed() if path not in before and path not in _OURS]
@@ -336,7 +338,9 @@ def _reason(report: Mapping[str, Any], run: _Run, reinstalled: str, stale: list[
     if not run.applied:
         return "the patch does not apply"
     if stale:
-        return f"{stale[0]} must be built, and the package could not be re-installed ({reinstalled}): judge with a network"
+        return (
+            f"{stale[0]} must be built, and the package could not be re-installed ({reinstalled}): judge with a network"
+        )
     if run.ended.note:
         return f"the tests were stopped: {run.ended.note}"
     told = report.get("tests_status", {})
