@@ -131,7 +131,7 @@ def _instance(name, base, docker):
         patch, test_patch = (_difference(repo, files, state) for state in (repaired, tested))
         fails, passes = _verdicts(repo, (files | tested, files | tested | repaired), file, parser)
         _write(repo, files)
-        image = f"sonde-test-swe/{name}:{_digest(files, base)}"
+        image = f"sonde-test-swe-{name}:{_digest(files, base)}"
         _image(
             Path(place),
             image,

@@ -20,7 +20,7 @@ from sonde.core import errors
 Factory = Callable[..., Any]
 _PART = re.compile(
     r":(?P<start>[0-9]*):(?P<stop>[0-9]*)|:(?P<index>[0-9]+)(?![\w.-])|@(?P<shard>[0-9]+)/(?P<shards>[0-9]+)"
-    r"|:(?P<called>[\w.-]+(?:/[\w.-]+)?)"
+    r"|:(?P<called>[A-Za-z][\w.-]*(?:/[\w.-]+)?)"
 )
 _FORMS = "NAME, NAME:5, NAME:0:10, NAME:5:, NAME::10, NAME:TASK, NAME@2/8, or several of them, as in NAME:0:40@1/4"
 
@@ -153,7 +153,7 @@ def _called(tasks: Sequence[Any], name: str, selection: str) -> list[Any]:
     if not found:
         repos = {task.repo for task in tasks if isinstance(getattr(task, "repo", None), str)}
         near = errors.suggest(name, {task.id for task in tasks} | repos)
-        raise errors.SelectorError(f"{selection!r}: there is no task {name!r} among the {len(tasks)}{near}")
+        raise errors.SelectorError(f"{selection!r}: there is no task {name!r} among the {len(tasks)}{near}; write {_FORMS}")
     return found
 
 

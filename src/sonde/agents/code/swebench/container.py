@@ -122,16 +122,17 @@ class Container:
         if answer.code != 0:
             raise errors.SandboxError(f"cannot write {path} into the container that judges: {answer.said[:300]}")
 
-    async def changed(self) -> list[str]:
-        """The files and folders that differ from the image, by absolute path; told by the engine, not by the container.
+    async def changed(self) -> list[tuple[str, str]]:
+        """The files and folders that differ from the image; told by the engine, not by the container.
 
-        A line that is not one path, because a name holds a line end, is given as it is.
+        Each is a letter (`A` added, `C` changed, `D` deleted) and an absolute path; a line that is neither, because a name
+        holds a line end, comes with `?`.
         """
         answer = await self._engine.call("diff", self._name, deadline=600.0)
         if answer.code != 0:
             raise errors.SandboxError(f"the engine does not say what changed in the container: {answer.said[:300]}")
         lines = answer.output.decode(errors="replace").split("\n")
-        return [re.sub(r"^[ACD] (?=/)", "", line) for line in lines if line]
+        return [(line[0], line[2:]) if re.match("[ACD] /", line) else ("?", line) for line in lines if line]
 
     async def record(self, command: str, log: Path, *, seconds: float) -> Recorded:
         """Runs a shell command and writes its output to a file, as text in which bytes that are none are replaced.

@@ -6,6 +6,7 @@ Run by `harness`, never imported: it imports the package `swebench`, which loads
 Nothing of Sonde is imported here, and nothing is decided here: both functions that answer are SWE-bench's.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -31,8 +32,7 @@ def main() -> None:
     """Answers until there are no more requests."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a library prints is no answer
-    from swebench.harness import grading, utils
-
+    grading, utils = (importlib.import_module(f"swebench.harness.{name}") for name in ("grading", "utils"))
     for line in sys.stdin:
         try:
             told = answer(json.loads(line), grading, utils)

@@ -39,6 +39,8 @@ APPLY_FAILED = ">>>>> Patch Apply Failed"
 _PATCH = "/tmp/patch.diff"  # noqa: S108
 _SCRIPT = "/eval.sh"
 _TAIL = 4000
+#: Changed test files, and what was changed, by image, commit and test patch: every episode of an instance needs them.
+_SABOTAGED: dict[tuple[str, str, str], tuple[dict[str, bytes], control.Names]] = {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class _Run:
 
     text: str
     file: Path
-    changed: list[str]
+    changed: list[tuple[str, str]]
     ended: containers.Recorded
     applied: bool = True
 
@@ -113,7 +115,6 @@ class Judge:
         self.seconds = seconds
         self.limits = limits
         self.logs = None if logs is None else Path(logs)
-        self._sabotaged: dict[str, tuple[dict[str, bytes], control.Names]] = {}
 
     def image_of(self, task: instances.SweBenchTask) -> str:
         """The image of an instance."""
@@ -233,7 +234,7 @@ class Judge:
                 await asyncio.to_thread(log.write_text, f"{APPLY_FAILED}:\n{problem}\n", encoding="utf-8")
                 changed, ended = [], containers.Recorded(0.0, "the patch does not apply")
             else:
-                changed = [path for path in await box.changed() if path not in before and path not in _OURS]
+                changed = [one for one in await box.changed() if one not in before and one[1] not in _OURS]
                 for path, data in {_SCRIPT: script.encode(), **_controls(files or {})}.items():
                     await box.put(path, data)
                 ended = await box.record(f"exec /bin/bash {_SCRIPT}", log, seconds=self.seconds)
@@ -245,7 +246,8 @@ class Judge:
 
     async def _sabotage(self, task: instances.SweBenchTask) -> tuple[dict[str, bytes], control.Names]:
         """The instance's own test files, changed so that they fail, and what was changed in each."""
-        if task.id not in self._sabotaged:
+        key = (self.image_of(task), task.base_commit, task.test_patch)
+        if key not in _SABOTAGED:
             files: dict[str, bytes] = {}
             changed: dict[str, frozenset[tuple[str, str]]] = {}
             for file, text in (await self._test_files(task)).items():
@@ -253,8 +255,8 @@ class Judge:
                     made, functions = control.sabotaged(text)
                     if functions:
                         files[file], changed[file] = made.encode(), functions
-            self._sabotaged[task.id] = files, changed
-        return self._sabotaged[task.id]
+            _SABOTAGED[key] = files, changed
+        return _SABOTAGED[key]
 
     async def _test_files(self, task: instances.SweBenchTask) -> dict[str, str]:
         """The Python test files of an instance as its test patch makes them."""

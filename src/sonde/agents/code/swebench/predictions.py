@@ -34,7 +34,7 @@ def written(run: store.Run, out: Path | str) -> Path:
     found: dict[str, dict[str, Any]] = {}
     for episode in run.episodes():
         patch = _patch(episode)
-        name = episode.metadata.get("task_id")
+        name = str(episode.metadata.get("task_id"))
         if patch is not None and name not in found:
             found[name] = {"instance_id": name, "model_name_or_path": model, "model_patch": patch}
     if not found:

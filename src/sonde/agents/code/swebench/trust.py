@@ -21,7 +21,7 @@ EXIT = ">>>>> Test Exit Code"
 #: Files that configure tests or builds, or that Python and its test runners run at their start.
 FILES = (
     "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "tox.toml", "setup.cfg",
-    "setup.py", "pyproject.toml", "noxfile.py", ".coveragerc", "runtests.py", "pyvenv.cfg", "requirements*.txt",
+    "setup.py", "pyproject.toml", ".coveragerc", "runtests.py", "pyvenv.cfg",
     "sitecustomize.py", "usercustomize.py", "*.pth", "*.pyc", "*.egg-link",
 )  # fmt: skip
 #: Names that stand for a module of the test runner's if a repository has its own.
@@ -38,17 +38,17 @@ _PYTHON = (
 _CLOSING |= dict.fromkeys((f"parse_log_{name}" for name in _PYTHON), _PYTEST)
 
 
-def of_files(changed: Iterable[str], own: frozenset[str]) -> list[str]:
+def of_files(changed: Iterable[tuple[str, str]], own: frozenset[str]) -> list[str]:
     """Reasons not to believe a log, from the files that a patch changed in the container.
 
     Args:
-        changed: Absolute paths in the container.
+        changed: What became of each (`A` for one that was not there), and its absolute path in the container.
         own: Files that the instance's own repair touches, relative to the repository.
     """
-    return [reason for path in changed if (reason := _reason(path, own))]
+    return [reason for kind, path in changed if (reason := _reason(kind, path, own))]
 
 
-def _reason(path: str, own: frozenset[str]) -> str:
+def _reason(kind: str, path: str, own: frozenset[str]) -> str:
     if path == instances.REPOSITORY:
         return ""
     if not path.startswith(f"{instances.REPOSITORY}/"):
@@ -61,8 +61,8 @@ def _reason(path: str, own: frozenset[str]) -> str:
         return ""
     if any(inside.match(form) for form in FILES) or any(part.endswith(_METADATA) for part in parts):
         return f"the patch touches {inside}, which decides how tests run"
-    if PurePosixPath(parts[-1]).stem in RUNNERS and inside.suffix in (".py", ".so", ""):
-        return f"the patch touches {inside}, which can stand in for the test runner"
+    if kind == "A" and PurePosixPath(parts[-1]).stem in RUNNERS and inside.suffix in (".py", ".so", ""):
+        return f"the patch adds {inside}, which can stand in for the test runner"
     return ""
 
 
@@ -105,12 +105,12 @@ def reinstall(log: str) -> str:
     return "done" if runs else ""
 
 
-def unbuilt(changed: Sequence[str]) -> list[str]:
+def unbuilt(changed: Sequence[tuple[str, str]]) -> list[str]:
     """The files of a patch that only a re-installation brings into force: sources of compiled code."""
     sources = (
         ".pyx", ".pxd", ".pxi", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".f", ".f90", ".rs", ".go", ".java", ".in",
     )  # fmt: skip
-    inside = [path.removeprefix(f"{instances.REPOSITORY}/") for path in changed]
+    inside = [path.removeprefix(f"{instances.REPOSITORY}/") for _, path in changed]
     return [path for path in inside if path.endswith(sources)]
 
 
