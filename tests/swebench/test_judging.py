@@ -70,6 +70,33 @@ def test_a_patch_that_repairs_nothing_is_run_and_fails_by_its_tests(tasks, name)
     assert verdict.reason.startswith(f"not passed: {tasks[name].fail_to_pass[0]}")
 
 
+@pytest.mark.parametrize("kind", ["the repair", "a wrong patch", "a forged result"])
+def test_the_official_command_line_reports_the_same(tasks, rows_file, graded, tmp_path, kind):
+    task = tasks["roman"]
+    hook = "".join(f"+{line}\n" for line in HOOK.splitlines())
+    forged = f"diff --git a/conftest.py b/conftest.py\nnew file mode 100644\n--- /dev/null\n+++ b/conftest.py\n@@ -0,0 +1,{hook.count(chr(10))} @@\n{hook}"
+    wrong = "diff --git a/x b/x\nnew file mode 100644\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+x\n"
+    patch = {"the repair": task.patch, "a wrong patch": wrong, "a forged result": forged}[kind]
+    predictions = tmp_path / "predictions.jsonl"
+    predictions.write_text(json.dumps({"instance_id": task.id, "model_name_or_path": "m", "model_patch": patch}) + "\n")
+    line = [
+        graded,
+        "-m",
+        "swebench.harness.run_evaluation",
+        "-d",
+        str(rows_file),
+        "-p",
+        str(predictions),
+        "--run_id",
+        "it",
+    ]
+    done = subprocess.run([*line, "--max_workers", "1"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    (report,) = tmp_path.glob("logs/run_evaluation/it/m/*/report.json") or [done.stdout + done.stderr]
+    verdict = judged(task, patch)
+    assert dict(verdict.official) == json.loads(report.read_text())[task.id]
+    assert (verdict.official["resolved"], verdict.passed) == (kind != "a wrong patch", kind == "the repair")
+
+
 def test_names_are_cut_and_skips_are_kept_as_the_harness_does(tasks):
     assert [name for name in tasks["roman"].pass_to_pass if name.endswith("[two")]
     for name in ("lru", "ledger-transfer"):
@@ -155,7 +182,7 @@ FORGERIES = {
     "assertions that do not assert": ("roman", [first("roman.py", "import unittest\nunittest.TestCase.assertEqual = lambda *a, **k: None\n"), "printf '\\n\\n_plain = read\\n\\n\\ndef read(text):\\n    return _plain(text.upper())\\n' >> roman.py"], True),
     "plug-in by setup.cfg": ("roman", [first("forger.py", HOOK), "printf '[tool:pytest]\\naddopts = -p forger\\n' > setup.cfg"], True),
     "plug-in by pytest.ini": ("roman", [first("forger.py", HOOK), "printf '[pytest]\\naddopts = -p forger\\n' > pytest.ini"], True),
-    "start-up file": ("roman", [first("sitecustomize.py", "import os, sys\nif 'pytest' in ' '.join(sys.orig_argv):\n" + "".join(f"    {line}\n" for line in f"{SAY}os._exit(0)".split("\n")))], True),
+    "start-up file": ("roman", [first("usercustomize.py", "import os, sys\nif 'pytest' in ' '.join(sys.orig_argv):\n" + "".join(f"    {line}\n" for line in f"{SAY}os._exit(0)".split("\n")))], True),
     "a runner of its own": ("roman", [first("pytest.py", SAY), "mkdir _pytest; touch _pytest/__init__.py"], False),
     "results of unittest rewritten": ("ledger-transfer", [first("bank/__init__.py", CASES)], True),
     "a whole run of unittest printed": ("ledger-transfer", [first("bank/__init__.py", SAY_CASES)], True),

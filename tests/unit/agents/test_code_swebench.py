@@ -409,5 +409,4 @@ def test_only_tests_that_were_certainly_changed_count():
 def test_the_changed_files_are_put_in_place_just_before_the_tests():
     lines = control.scripted(SCRIPT, ["tests/test x.py"]).split("\n")
     at = lines.index(": '>>>>> Start Test Output'")
-    assert lines[at - 2 : at] == ["cd /testbed", "cp '/sonde-control/tests/test x.py' 'tests/test x.py'"]
-    assert lines[at - 3] == "EOF"
+    assert lines[at - 2 : at] == ["EOF", "cp '/sonde-control/tests/test x.py' '/testbed/tests/test x.py'"]

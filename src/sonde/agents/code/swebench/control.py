@@ -102,8 +102,8 @@ def scripted(script: str, files: Iterable[str]) -> str:
     """
     lines = script.split("\n")
     at = next(number for number, line in enumerate(lines) if instances.START in line)
-    put = [f"cp {shlex.quote(f'{FOLDER}/{file}')} {shlex.quote(file)}" for file in files]
-    return "\n".join([*lines[:at], f"cd {instances.REPOSITORY}", *put, *lines[at:]])
+    places = [(f"{FOLDER}/{file}", f"{instances.REPOSITORY}/{file}") for file in files]
+    return "\n".join([*lines[:at], *(f"cp {shlex.join(place)}" for place in places), *lines[at:]])
 
 
 def controlled(names: Iterable[str], changed: Names) -> list[str]:
