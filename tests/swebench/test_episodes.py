@@ -65,7 +65,7 @@ def play(model, rows_file, tmp_path):
 
 
 def test_several_episodes_at_once_are_recorded_and_changed(play):
-    head = sonde.Zero("blocks.1.hook_attn_out")
+    head = sonde.Zero(site="blocks.1.hook_attn_out")
     played = play(episodes=2, wave=4, capture="blocks.*.hook_resid_post", conditions={"": [], "zero": [head]}, run="a")
     assert played.rewards == [1.0] * 4
     plain, zero = played[0].trajectory, played[1].trajectory
@@ -81,7 +81,7 @@ def test_several_episodes_at_once_are_recorded_and_changed(play):
 @pytest.mark.parametrize("step", [0, 3, len(STEPS) - 1])
 def test_an_episode_is_forked_at_any_step(play, step):
     trajectory = play(episodes=1, capture="blocks.0.hook_resid_post")[0].trajectory
-    others = trajectory.fork(step, n=2, interventions=[sonde.Zero("blocks.1.hook_mlp_out")])
+    others = trajectory.fork(step, n=2, interventions=[sonde.Zero(site="blocks.1.hook_mlp_out")])
     assert [len(other) for other in others] == [len(STEPS) - step] * 2
     for other in others:
         assert other.reward == 1.0

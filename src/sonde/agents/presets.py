@@ -153,7 +153,9 @@ def _called(tasks: Sequence[Any], name: str, selection: str) -> list[Any]:
     if not found:
         repos = {task.repo for task in tasks if isinstance(getattr(task, "repo", None), str)}
         near = errors.suggest(name, {task.id for task in tasks} | repos)
-        raise errors.SelectorError(f"{selection!r}: there is no task {name!r} among the {len(tasks)}{near}; write {_FORMS}")
+        raise errors.SelectorError(
+            f"{selection!r}: there is no task {name!r} among the {len(tasks)}{near}; write {_FORMS}"
+        )
     return found
 
 

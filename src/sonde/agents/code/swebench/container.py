@@ -77,18 +77,16 @@ class Container:
         name = f"sonde-judge-{secrets.token_hex(6)}"
         process = await engine.start(*_line(name, found.id, limits, network), given=asyncio.subprocess.PIPE)
         try:
-            assert process.stdout
-            assert process.stderr
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(docker_engine.DEADLINE):
-                    if (await process.stdout.readline()).strip() == _READY.encode():
-                        yield cls(engine, name)
-                        return
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            said = base.harmless((await process.stderr.read())[-2000:]).strip()
-            other = f"; it is made for {found.platform}, and the engine is {platform}" * (found.platform != platform)
-            raise errors.SandboxError(f"image {image} does not start: {said or 'it does not say why'}{other}")
+            if not await _ready(process):
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                assert process.stderr
+                said = base.harmless((await process.stderr.read())[-2000:]).strip()
+                other = f"; it is made for {found.platform}, and the engine is {platform}" * (
+                    found.platform != platform
+                )
+                raise errors.SandboxError(f"image {image} does not start: {said or 'it does not say why'}{other}")
+            yield cls(engine, name)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -176,6 +174,16 @@ def _line(name: str, image: str, limits: base.Limits, network: bool) -> list[str
         str(limits.memory), "--pids-limit", str(PROCESSES), "--security-opt", "no-new-privileges", "--cap-drop",
         "NET_RAW", "--cap-drop", "MKNOD", "--entrypoint", "bash", image, "-c", waits,
     ]  # fmt: skip
+
+
+async def _ready(process: asyncio.subprocess.Process) -> bool:
+    """Whether the container says that it runs, as soon as it may be expected to."""
+    assert process.stdout
+    try:
+        async with asyncio.timeout(docker_engine.DEADLINE):
+            return (await process.stdout.readline()).strip() == _READY.encode()
+    except TimeoutError:
+        return False
 
 
 async def _kept(process: asyncio.subprocess.Process, log: Path) -> bool:

@@ -44,11 +44,12 @@ class Harness:
     async def __aenter__(self) -> Self:
         """Starts the process; it is not waited for."""
         home = self._held.enter_context(tempfile.TemporaryDirectory(prefix="sonde-grading-"))
+        self._said = self._held.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  # nobody reads along: no pipe
         python = os.environ.get(VARIABLE) or sys.executable
         try:
             self._process = await asyncio.create_subprocess_exec(
                 python, "-I", str(_PROGRAM),
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=self._said,
                 cwd=home, env=environment(home), limit=_LINE,
             )  # fmt: skip
         except OSError as error:
@@ -112,11 +113,12 @@ class Harness:
         return told
 
     async def _explain(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stderr is not None
-        said = (await process.stderr.read()).decode(errors="replace").strip()
+        code = await process.wait()
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace").strip()
         if "No module named 'swebench" in said:
             raise errors.MissingExtraError("swebench", extra="swebench", feature="judging SWE-bench")
-        raise errors.EpisodeError(f"SWE-bench's grading ended with {await process.wait()}: {said[-500:]}")
+        raise errors.EpisodeError(f"SWE-bench's grading ended with {code}: {said[-500:]}")
 
 
 def environment(home: str) -> dict[str, str]:

@@ -17,7 +17,9 @@ import asyncio
 import contextlib
 import dataclasses
 import hashlib
+import os
 import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,8 @@ APPLY_FAILED = ">>>>> Patch Apply Failed"
 _PATCH = "/tmp/patch.diff"  # noqa: S108
 _SCRIPT = "/eval.sh"
 _TAIL = 4000
+AT_ONCE = os.cpu_count() or 1
+_TURNS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = weakref.WeakKeyDictionary()
 #: Changed test files, and what was changed, by image, commit and test patch: every episode of an instance needs them.
 _SABOTAGED: dict[tuple[str, str, str], tuple[dict[str, bytes], control.Names]] = {}
 
@@ -132,7 +136,7 @@ class Judge:
             MissingExtraError: The package `swebench` is missing.
         """
         with tempfile.TemporaryDirectory(prefix="sonde-judge-") as folder:
-            async with harness.Harness() as official:
+            async with _turn(), harness.Harness() as official:
                 if not patch.strip():
                     report = await official.report(task, None, None)
                     return Verdict(False, report, True, (), "the patch is empty", False, "", "", patch, {})
@@ -303,6 +307,11 @@ def image_of(form: str, task: instances.SweBenchTask | None) -> str:
         raise ValueError(
             f"the image {form!r} has a field that is not there ({error}); fields are {{id}}, {{key}}, {{repo}} and {{image}}"
         ) from None
+
+
+def _turn() -> asyncio.Semaphore:
+    """Lets as many judgements go on at once as there are processors, so that tests do not run out of time together."""
+    return _TURNS.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(AT_ONCE))
 
 
 async def _applied(box: containers.Container, patch: str) -> str:
