@@ -6,14 +6,17 @@ lazily. It checks plain functions, generators, methods and dataclass fields. Cor
 studies there, whose code the fast tests run under the checks.
 """
 
+import contextlib
 import gc
+import importlib.util
 import os
+import pathlib
 import random
 import signal
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio.abc  # nnsight gives every class a `save`, which stops anyio's classes from being made later
@@ -117,10 +120,68 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def _engines() -> types.ModuleType:
+    """The module beside this file, which `--import-mode=importlib` would not find by its name."""
+    if (known := sys.modules.get("docker_engine")) is not None:
+        return known
+    found = importlib.util.spec_from_file_location(
+        "docker_engine", pathlib.Path(__file__).with_name("docker_engine.py")
+    )
+    assert found is not None
+    assert found.loader is not None
+    sys.modules[found.name] = module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def docker_engine(tmp_path_factory):
+    """A Docker engine with a base image, one for all workers; see `docker_engine.py` beside this file."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    engines = _engines()
+    with contextlib.ExitStack() as stack:
+        try:
+            engine = stack.enter_context(engines.shared(folder))
+        except engines.Missing as why:
+            pytest.skip(str(why))
+        if engine.host is not None:
+            stack.enter_context(pytest.MonkeyPatch.context()).setenv("DOCKER_HOST", engine.host)
+        yield engine
+
+
+@pytest.fixture
+def own_docker_engine():
+    """A Docker engine that one test alone uses, and may kill."""
+    with _own_engine() as engine:
+        yield engine
+
+
+@pytest.fixture
+def small_docker_engine():
+    """A Docker engine that one test alone uses, with a disk so small that it can be filled."""
+    with _own_engine(megabytes=600) as engine:
+        yield engine
+
+
+@contextlib.contextmanager
+def _own_engine(**options: int) -> Iterator[Any]:
+    engines = _engines()
+    with contextlib.ExitStack() as stack:
+        try:
+            engine = stack.enter_context(engines.own(**options))
+        except engines.Missing as why:
+            pytest.skip(str(why))
+        yield engine
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests may take an hour, unless they say otherwise; the one that may take longest begins, so that no worker
+    """Tests that use a Docker engine are slow. Slow tests may take an hour, unless they say otherwise; the one that may take longest begins, so that no worker
     is left alone with it at the end."""
     for item in items:
+        if {"docker_engine", "own_docker_engine", "small_docker_engine"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.docker)
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(3600))
     items.sort(key=lambda item: -next((mark.args[0] for mark in item.iter_markers("timeout")), 0))

@@ -9,7 +9,7 @@ at most `episodes` × `max_steps` actions; the environment is made and started a
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 from sonde.testing import checks, conduct
@@ -95,7 +95,7 @@ async def check_environment(
             await stage.rehearse(client, episodes)
     except TimeoutError:
         stage.trouble = f"playing {episodes} episodes took longer than {patience} s"
-    return Report(tuple([await _judged(name, stage, patience) for name in _CHECKS]))
+    return Report(tuple([await judged(name, CHECKS[name], _CHECKS[name](stage), patience) for name in _CHECKS]))
 
 
 async def assert_conforms(factory: Callable[[], Any], client: Any, **options: Any) -> None:
@@ -104,22 +104,31 @@ async def assert_conforms(factory: Callable[[], Any], client: Any, **options: An
     Raises:
         AssertionError: A promise is broken.
     """
-    report = await check_environment(factory, client, **options)
+    assert_kept(await check_environment(factory, client, **options))
+
+
+def assert_kept(report: Report) -> None:
+    """Lists what is broken.
+
+    Raises:
+        AssertionError: A promise is broken.
+    """
     if not report.ok:
         lines = "\n".join(map(str, report.broken))
         raise AssertionError(f"{len(report.broken)} of {len(report.verdicts)} checks found something:\n{lines}")
 
 
-async def _judged(name: str, stage: testing_stage.Stage, patience: float) -> Verdict:
+async def judged(name: str, promise: str, check: Awaitable[None], patience: float) -> Verdict:
+    """The verdict of one check, which may take so many seconds."""
     limit = asyncio.timeout(patience)
     try:
         async with limit:
-            await _CHECKS[name](stage)
+            await check
     except testing_stage.Skipped as why:
-        return Verdict(name, CHECKS[name], "skipped", str(why))
+        return Verdict(name, promise, "skipped", str(why))
     except testing_stage.Broken as what:
-        return Verdict(name, CHECKS[name], "broken", str(what))
-    except Exception as error:  # whatever the environment raises is its answer
+        return Verdict(name, promise, "broken", str(what))
+    except Exception as error:  # whatever is checked raises is its answer
         detail = f"no answer within {patience} s" if limit.expired() else f"raised {testing_stage.named(error)}"
-        return Verdict(name, CHECKS[name], "broken", detail)
-    return Verdict(name, CHECKS[name], "kept")
+        return Verdict(name, promise, "broken", detail)
+    return Verdict(name, promise, "kept")

@@ -22,7 +22,6 @@ open, 70 ms for a command that does nothing, 0.15 s to close. Limits other than 
 
 import asyncio
 import contextlib
-import dataclasses
 import re
 import secrets
 import sys
@@ -31,7 +30,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from sonde.agents.sandbox import base, docker_command, docker_engine, docker_files, docker_keeper, interpreter
+from sonde.agents.sandbox import (
+    base,
+    docker_command,
+    docker_engine,
+    docker_files,
+    docker_keeper,
+    docker_layout,
+    interpreter,
+)
 from sonde.core import errors
 
 IMAGE = f"python:{sys.version_info.major}.{sys.version_info.minor}-slim"
@@ -44,49 +51,17 @@ _OWN = 16 * 2**20
 _FEWEST = 16
 """Tasks a container must be allowed: Docker itself needs some inside to start a command."""
 
-_SCRATCH = 64 * 2**20
-"""Bytes of /tmp and of /dev/shm, each, at most."""
-
 _CLOSED = "the sandbox was closed"
 _PATIENCE = 10.0
 """Seconds in which killed processes must be gone."""
 
-_NO_SHARED_MEMORY = ("kernel.shmmni=0", "kernel.msgmni=0", "kernel.sem=0 0 0 0", "fs.mqueue.queues_max=0")
-_ENVIRONMENT = {
-    "HOME": "/tmp",  # noqa: S108
-    "LANG": "C.UTF-8",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONHASHSEED": "0",
-    "PYTHONPATH": "/sandbox/packages",
-    "PYTHONUNBUFFERED": "1",
-    "TZ": "UTC",
-    "USER": "agent",
-}
 _KEEPERS_OWN = re.compile(
-    r"/(?:bash|ld[-.][^/]*|lib(?:c|tinfo|dl|readline)[-.][^/]*)$|^/(?:bin|lib|lib64)$", re.MULTILINE
+    r"^(?:.*/(?:bash|ld[-.][^/]*|lib(?:c|tinfo|dl|readline)[-.][^/]*)|/(?:bin|lib|lib64))$", re.MULTILINE
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Layout:
-    """Whose files are worked on, and by whom.
-
-    Attributes:
-        folder: The working folder; paths of `put` and `get` are relative to it.
-        user: Number and group that commands run as.
-        own_files: Whether the image's own files are worked on, all of them writable.
-    """
-
-    folder: str = base.WORKSPACE
-    user: str = "1000:1000"
-    own_files: bool = False
-
-
-SCRATCH = Layout()
-"""An empty folder in memory over a read-only system."""
-
-INSTANCE = Layout(folder="/testbed", user="0:0", own_files=True)
-"""The repository that an image brings, and its environment, as root."""
+Layout = docker_layout.Layout
+SCRATCH, INSTANCE = docker_layout.SCRATCH, docker_layout.INSTANCE
 
 
 class DockerSandbox:
@@ -107,7 +82,7 @@ class DockerSandbox:
         self._network = network
         self._keeper: docker_keeper.Keeper | None = None
         self._closed = False
-        self._allowed = (limits.memory, limits.processes)
+        self._allowed, self._room = (limits.memory, limits.processes), 0
         self._jobs: set[docker_command.Job] = set()
         self._work: set[asyncio.Task[Any]] = set()
         self._turn, self._ending, self._ends = asyncio.Lock(), asyncio.Lock(), 0
@@ -165,28 +140,10 @@ class DockerSandbox:
 
     def run_line(self) -> list[str]:
         """Arguments of `docker` that start the container, its keeper attached."""
-        limits, own = self.limits, self.layout.own_files
         line = ["run", "--rm", "--interactive", "--sig-proxy=false", "--name", self.name, "--log-driver", "none"]
         line += ["--label", f"{docker_engine.LABEL}={docker_engine.owner()}", "--network", self._network]
         line += [] if self._network == "host" else ["--hostname", "sandbox"]
-        line += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--ipc", "private", *self._allowance()]
-        line += ["--ulimit", "core=0", "--workdir", "/", "--entrypoint", "bash"]
-        if own:
-            capabilities, user = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"), "65534:65534"
-        else:
-            capabilities, user = ("KILL", "DAC_OVERRIDE"), "0:0"
-            scratch = min(limits.disk, _SCRATCH)
-            files = f"rw,exec,nosuid,nodev,nr_inodes={max(1000, limits.disk // 4096)}"
-            line += ["--read-only", "--shm-size", str(scratch)]
-            line += ["--tmpfs", f"/tmp:{files},mode=1777,size={scratch}"]  # noqa: S108
-            owner, _, group = self.layout.user.partition(":")
-            line += [
-                "--tmpfs",
-                f"{self.layout.folder}:{files},mode=755,size={limits.disk},uid={owner},gid={group or owner}",
-            ]
-            line += [word for setting in _NO_SHARED_MEMORY for word in ("--sysctl", setting)]
-            line += [word for pair in _ENVIRONMENT.items() for word in ("--env", "=".join(pair))]
-        line += ["--user", user, *(word for one in capabilities for word in ("--cap-add", one))]
+        line += [*self._allowance(), *docker_layout.words(self.layout, self.limits)]
         for package in self._packages:
             line += ["--mount", f"type=bind,src={package},dst=/sandbox/packages/{package.name},readonly"]
         return [*line, self.image.id, *docker_keeper.WORDS]
@@ -287,15 +244,16 @@ class DockerSandbox:
             )
 
     def _unstarted(self, said: str, platform: str) -> str:
-        if self.image.platform != platform and ("exec format" in said or "platform" in said):
-            return f"image {self.image.name!r} is for {self.image.platform}, and this Docker runs on {platform}"
+        if "exec format" in said or (self.image.platform != platform and "platform" in said):
+            kind = f"another architecture than Docker's {platform}"
+            return f"image {self.image.name!r} ({self.image.platform}) holds programs of {kind}: {said}"
         if "bash" in said and ("not found" in said or "no such file" in said):
             return f"image {self.image.name!r} has no bash, which a sandbox needs: {said}"
         return f"Docker could not start image {self.image.name!r}: {said or 'it does not say why'}"
 
     def _allowance(self) -> list[str]:
         memory, processes = self._allowed
-        limit = str(memory + _OWN)
+        limit = str(memory + _OWN + self._room)
         return ["--memory", limit, "--memory-swap", limit, "--pids-limit", str(max(processes, _FEWEST) + 2)]
 
     async def _run(self, job: docker_command.Job, command: str, limits: base.Limits) -> base.Result:
@@ -310,7 +268,7 @@ class DockerSandbox:
             try:
                 return await job.run(lambda mark: self._line(command, mark, limits), self._end)
             except docker_keeper.Gone as error:
-                raise errors.SandboxError(await self._why_gone(error)) from error
+                await self._give_up(await self._why_gone(error))
 
     def _line(self, command: str, mark: str, limits: base.Limits) -> list[str]:
         words = docker_command.words(command, mark, limits, strict=not self.layout.own_files)
@@ -343,8 +301,15 @@ class DockerSandbox:
                     await self._kill_as_the_command()
                 await asyncio.sleep(0.005)
             if not own:
-                await keeper.ask("clean /tmp /dev/shm")
+                kept = await keeper.ask("clean /tmp /dev/shm")
+                await self._make_room(kept.files)
             return counts
+
+    async def _make_room(self, files: int) -> None:
+        """Raises the limit on memory once files fill half of it, or no command could start to remove them."""
+        if files > self._allowed[0] // 2 and not self._room:
+            self._room = self.limits.disk
+            await self.engine.call("update", *self._allowance(), self.name)
 
     async def _kill_as_the_command(self) -> None:
         """Whether it works, the keeper's count says; the shell may be one that the agent has put there."""
@@ -360,31 +325,40 @@ class DockerSandbox:
         assert self._keeper is not None
         if not self.layout.own_files:
             await self._give_up("what a command started cannot be ended")
-        answer = await self.engine.call("restart", "--time", "0", self.name)
-        changed = await self.engine.call("diff", self.name)
-        if answer.code != 0 or changed.code != 0:
-            await self._give_up(f"Docker could not restart the container: {answer.said or changed.said}")
-        paths = "\n".join(line.partition(" ")[2] for line in changed.output.decode(errors="replace").splitlines())
-        if found := _KEEPERS_OWN.search(paths):
-            await self._give_up(f"the container had to be restarted, and a command has changed its {found[0]}")
+        await self._check_program()
+        answer = await self.engine.call("restart", "-t", "0", self.name)
+        await self._check_program()
+        if answer.code != 0:
+            await self._give_up(f"Docker could not restart the container: {answer.said}")
         await self._keeper.close()
         attached = await self.engine.start("attach", "--sig-proxy=false", self.name, given=asyncio.subprocess.PIPE)
         self._keeper = docker_keeper.Keeper(attached)
         return await self._keeper.ask("look")
 
+    async def _check_program(self) -> None:
+        changed = await self.engine.call("diff", self.name)
+        paths = "\n".join(line.partition(" ")[2] for line in changed.output.decode(errors="replace").splitlines())
+        if (found := _KEEPERS_OWN.search(paths)) or changed.code != 0:
+            what = f"a command has changed its {found[0]}" if found else changed.said
+            await self._give_up(f"the container must be restarted, and {what}")
+
     async def _give_up(self, why: str) -> NoReturn:
         self._closed = True
-        await self.engine.remove(self.name)
+        with contextlib.suppress(errors.SandboxError):
+            await self.engine.remove(self.name)
         raise errors.SandboxError(f"{why}: the sandbox is closed, open a new one")
 
     async def _why_gone(self, error: Exception) -> str:
         try:
             await self.engine.platform()
         except errors.SandboxError as dead:
-            return f"the sandbox is lost while a command ran: {dead}"
-        return f"the sandbox is lost: {error}, killed from outside or for want of memory; open a new one"
+            return f"the sandbox was lost while a command ran: {dead}"
+        return f"the sandbox was lost while a command ran, killed from outside or for want of memory: {error}"
 
     async def _own_size(self) -> int:
-        form = "{{.SizeRw}}"
-        answer = await self.engine.call("container", "inspect", "--size", "--format", form, self.name)
-        return int(answer.output) if answer.code == 0 and answer.output.strip().isdigit() else 0
+        with contextlib.suppress(errors.SandboxError):
+            words = ("container", "inspect", "--size", "--format", "{{.SizeRw}}", self.name)
+            answer = await self.engine.call(*words)
+            if answer.code == 0 and answer.output.strip().isdigit():
+                return int(answer.output)
+        return 0

@@ -123,18 +123,16 @@ class Job:
         return base.Result(text, None if note else code, timed_out, self._output.truncated, seconds, note, peak)
 
     async def _start(self, reading: asyncio.Future[None], complaint: asyncio.Future[bytes]) -> int:
-        """Waits for the command's first line; returns its process number, 0 if it did not give one."""
-        await asyncio.wait(
-            {self._begun, reading, self._stopped},
-            timeout=docker_engine.DEADLINE,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
+        """Waits for the command's first line; returns its process number, 0 if it did not give one.
+
+        Somebody who wants it stopped must wait too: what has not started cannot be killed, and would start afterwards.
+        """
+        waiting = {self._begun, reading}
+        await asyncio.wait(waiting, timeout=docker_engine.DEADLINE, return_when=asyncio.FIRST_COMPLETED)
         if self._begun.done():
             return self._begun.result()
-        if self._stopped.done():
-            return 0
         if not reading.done():
-            raise errors.SandboxError(f"Docker did not start the command within {docker_engine.DEADLINE:g} s")
+            raise docker_keeper.Gone(f"Docker did not start the command within {docker_engine.DEADLINE:g} s")
         said = base.harmless(await complaint).strip() or self._output.text().strip()
         raise errors.SandboxError(f"Docker could not start the command: {said or 'it does not say why'}")
 

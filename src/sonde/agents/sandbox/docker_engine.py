@@ -139,8 +139,13 @@ class Engine:
 
     async def remove(self, *names: str) -> None:
         """Removes containers, running or not; those that are gone already do not matter."""
-        if names:
-            await self.call("rm", "--force", "--volumes", *names)
+        if not names or (await self.call("rm", "--force", "--volumes", *names)).code == 0:
+            return
+        for name in names:  # one that is about to go by itself is refused
+            for _ in range(100):
+                if (await self.call("container", "inspect", name)).code != 0:
+                    break
+                await asyncio.sleep(0.1)
 
     async def remove_stale(self) -> None:
         """Removes containers whose process on this machine is gone."""
