@@ -13,11 +13,11 @@ WORKERS ?= 2
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help setup sandbox demo test test-slow check fmt docs bench
+.PHONY: help setup sandbox engine demo test test-slow test-docker check fmt docs bench
 
 help: ## Show this list
 	@echo "Sonde: see inside an agent, step by step"
-	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.installed ## Prepare .venv (every other target does this by itself)
 
@@ -27,8 +27,11 @@ demo: $(VENV)/.installed ## Run a small Twenty Questions study on the embedded m
 test: $(VENV)/.installed sandbox ## Run the fast tests
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-test-slow: $(VENV)/.installed sandbox ## Run the tests that need minutes or the embedded model
+test-slow: $(VENV)/.installed-swebench sandbox engine ## Run the tests that need minutes or the embedded model
 	@SONDE_SHAPES=off $(BIN)/python -m pytest -q -m slow -n $(WORKERS) --dist worksteal --durations=15
+
+test-docker: $(VENV)/.installed-swebench sandbox engine ## Run those of the slow tests that need a Docker engine
+	@SONDE_SHAPES=off $(BIN)/python -m pytest -q -m docker -n $(WORKERS) --dist worksteal --durations=15
 
 check: $(VENV)/.installed ## Lint, format, types and import contracts
 	@echo "ruff check";   $(BIN)/ruff check --quiet .
@@ -79,12 +82,32 @@ sandbox:
 		fi; \
 	fi
 
+# The tests use the Docker engine that answers, or start their own (tests/docker_engine.py), which root can have from Debian.
+engine:
+	@if ! docker version >/dev/null 2>&1; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			if ! command -v dockerd >/dev/null || ! command -v debootstrap >/dev/null; then \
+				echo "Installing docker.io and debootstrap"; \
+				install="apt-get install -y -qq docker.io debootstrap"; \
+				{ $$install || { apt-get update -qq && $$install; }; } >/dev/null; \
+			fi; \
+		else \
+			echo "No Docker engine answers, so the Docker sandbox's tests are skipped. Start one, or: sudo apt install docker.io"; \
+		fi; \
+	fi
+
 # torch goes first and pinned: left to a range, pip may choose a build with gigabytes of accelerator libraries.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Sonde into $(VENV) (a few minutes the first time)"
 	@$(PIP) torch
 	@$(PIP) -e ".[all,dev]"
 	@$(PIP) --no-deps mini-swe-agent python-dotenv  # its agent class needs no more; with all it asks for it is 700 MB
+	@touch $@
+
+# SWE-bench's own harness judges in some of the slow tests, and in them alone.
+$(VENV)/.installed-swebench: $(VENV)/.installed
+	@echo "Installing SWE-bench's harness (489 MB)"
+	@$(PIP) -e ".[swebench]"
 	@touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed

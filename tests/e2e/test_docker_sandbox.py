@@ -16,7 +16,7 @@ from sonde.core import errors
 from sonde.testing import hostile
 
 LIMITS = base.Limits(seconds=30, memory=192 * 2**20, processes=40, disk=16 * 2**20)
-PATIENCE = 30
+PATIENCE = 60
 
 
 async def until(condition, seconds=PATIENCE):
@@ -54,10 +54,12 @@ def built(engine, name, *lines):
 @pytest.fixture
 def instance(docker_engine):
     """An image that brings a repository which belongs to root, as those of SWE-bench do."""
+    return instance_of(docker_engine, "sonde-test-instance")
+
+
+def instance_of(engine, name):
     make = "mkdir /testbed && cd /testbed && git init -q && echo x=1 > m.py && chmod 600 m.py && git add . "
-    return built(
-        docker_engine, "sonde-test-instance", f"RUN {make} && git -c user.name=a -c user.email=a@b commit -qm one"
-    )
+    return built(engine, name, f"RUN {make} && git -c user.name=a -c user.email=a@b commit -qm one")
 
 
 CHILD = """
@@ -175,7 +177,8 @@ async def test_the_clock_counts_the_command_and_not_the_engines_start(docker_eng
         assert (await sandbox.run("sleep 30", limits=base.Limits(seconds=1))).timed_out
 
 
-async def test_the_image_is_recorded_and_a_fresh_sandbox_is_made_of_the_same(docker_engine, instance):
+async def test_the_image_is_recorded_and_a_fresh_sandbox_is_made_of_the_same(docker_engine):
+    instance = instance_of(docker_engine, "sonde-test-retagged")
     async with await opened(docker_engine, image=instance, layout=docker.INSTANCE) as sandbox:
         assert sandbox.image.id == docker_engine.docker("image", "inspect", "--format", "{{.Id}}", instance)
         await sandbox.run("echo y=2 >> m.py")

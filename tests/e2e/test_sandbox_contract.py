@@ -10,7 +10,7 @@ import pytest
 
 from sonde import testing
 from sonde.agents.sandbox import base, bubblewrap, choosing, docker_engine
-from sonde.testing import conformance
+from sonde.testing import attacks, conformance, sandboxes
 
 
 def descriptors():
@@ -82,3 +82,13 @@ async def test_the_contract_finds_out_a_careless_sandbox():
     assert "harmless_text" not in broken
     with pytest.raises(AssertionError, match="checks found something"):
         conformance.assert_kept(report)
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt install bubblewrap")
+async def test_the_contract_tries_the_attacks_when_asked(monkeypatch):
+    monkeypatch.setattr(attacks, "ATTACKS", attacks.ATTACKS[::30])
+    monkeypatch.setattr(sandboxes, "_CHECKS", {"contains": sandboxes.contains})
+    good = await testing.check_sandbox(choosing.choose("bubblewrap"), attacks=True)
+    assert [one.outcome for one in good.verdicts] == ["kept"]
+    bad = await testing.check_sandbox(careless, attacks=True)
+    assert "is not contained" in bad.broken[0].detail

@@ -13,7 +13,7 @@ import math
 import secrets
 from collections.abc import Awaitable, Callable
 
-from sonde.agents.sandbox import base, docker_engine, docker_keeper
+from sonde.agents.sandbox import base, docker_engine, docker_files, docker_keeper
 from sonde.core import errors
 
 INTERVAL = 0.025
@@ -30,20 +30,21 @@ _HEAD = 200
 """Bytes in which the mark must come."""
 
 
-def words(command: str, mark: str, limits: base.Limits, *, strict: bool) -> list[str]:
+def words(command: str, mark: str, limits: base.Limits, *, folder: str, strict: bool) -> list[str]:
     """The program and arguments that run a command inside.
 
     Args:
         command: Shell text.
         mark: What its first line begins with.
         limits: Those that a shell can set.
+        folder: Where it starts.
         strict: Whether each process is limited in memory, files and time; programs that reserve much do not bear it.
     """
     kilobytes, seconds = math.ceil(limits.memory / 1024), math.ceil(limits.seconds) + 1
     space = math.ceil(max(4 * limits.memory, 4 * 2**30) / 1024)
     each = _STRICT.format(memory=kilobytes, space=space, seconds=seconds) if strict else ""
     prelude = _PRELUDE.format(mark=mark, disk=math.ceil(limits.disk / 1024), strict=each)
-    return ["bash", "-c", prelude, "bash", command]
+    return ["bash", "-c", docker_files.ENTER + prelude, "sonde", folder, command]
 
 
 class Job:

@@ -113,10 +113,16 @@ class Engine:
             raise errors.SandboxError(
                 "Docker (the program `docker`) is not on the PATH: install it and start its engine"
             )
-        answer = await self.call("version", "--format", "{{.Server.Os}}/{{.Server.Arch}}")
+        answer = await self.call("version", "--format", "{{json .}}")
         if answer.code != 0:
-            raise errors.SandboxError(f"no Docker engine answers: {answer.said}; start Docker")
-        return answer.output.decode().strip()
+            said = base.harmless(answer.complaint).strip() or "it does not say why"
+            raise errors.SandboxError(f"no Docker engine answers: {said}; start Docker")
+        try:
+            facts = json.loads(answer.output)
+            server = facts.get("Server") or facts["Client"]  # Podman without a service has no server
+            return server.get("OsArch") or f"{server['Os']}/{server['Arch']}"
+        except (ValueError, LookupError, AttributeError) as error:
+            raise errors.SandboxError(f"`docker version` gave no facts: {answer.said[:200]}") from error
 
     async def image(self, name: str) -> Image:
         """An image, fetched if it is not there.

@@ -12,7 +12,7 @@ one that a `kill -9 -1` inside cannot reach.
 
 A request costs about a millisecond and starts no process (but `clean`, if there is something to remove). When Sonde
 ends, however it ends, the stream of requests ends, the keeper with it, and with that the kernel ends the container. An
-engine that was killed passes nothing on any more: after 20 s without a sign of life (a thread gives one every 5 s) the
+engine that was killed passes nothing on any more: after 25 s without a sign of life (a thread gives one every 5 s) the
 keeper ends as well.
 """
 
@@ -28,7 +28,7 @@ from sonde.core import errors
 BEAT = 5
 """Seconds between two signs of life that Sonde gives."""
 
-SILENCE = 4 * BEAT
+SILENCE = 5 * BEAT
 """Seconds without any after which the keeper ends."""
 
 _SCRIPT = r"""
@@ -148,7 +148,8 @@ def _beat(pipe: int, closed: threading.Event) -> None:
     """Says every few seconds that Sonde is there, however busy its event loop may be."""
     try:
         while not closed.wait(BEAT):
-            os.write(pipe, b"beat\n")
+            with contextlib.suppress(BlockingIOError):  # requests enough are waiting to be read
+                os.write(pipe, b"beat\n")
     except OSError:  # whoever read it has ended
         pass
     finally:

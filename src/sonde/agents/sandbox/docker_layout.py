@@ -50,7 +50,7 @@ def words(layout: Layout, limits: base.Limits) -> list[str]:
         limits: `disk` is the size of a working folder in memory.
     """
     line = ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--ipc", "private"]
-    line += ["--ulimit", "core=0", "--workdir", "/", "--entrypoint", "bash"]
+    line += ["--ulimit", "core=0", "--ulimit", "nofile=4096", "--workdir", "/", "--entrypoint", "bash"]
     if layout.own_files:
         capabilities, user = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"), "65534:65534"
     else:
