@@ -121,12 +121,18 @@ class SweBenchEnv(environment.ShellEnvironment[instances.SweBenchTask]):
         return dataclasses.replace(verdict, reason="; ".join(said))
 
     def provisions(self, at_once: int) -> list[str]:
-        """What playing will take, in sentences: containers, memory, images to be fetched, room on the disk."""
+        """What playing will take, in sentences: containers, memory, images to be fetched, room on the disk.
+
+        Raises:
+            SandboxError: There is no Docker, or its engine does not answer.
+            MissingExtraError: The package `swebench` is missing.
+        """
         return asyncio.run(self._provisions(at_once))
 
     async def _provisions(self, at_once: int) -> list[str]:
         engine = docker_engine.Engine()
         await engine.platform()
+        await self._prove(self.tasks[0])
         gigabytes = self.limits.memory / 2**30
         told = [
             f"{at_once} containers at once, each with at most {gigabytes:g} GiB of memory; judging takes one more each"
