@@ -2,9 +2,12 @@
 
 import asyncio
 import base64
+import hashlib
+import io
 import json
 import re
 import subprocess
+import tarfile
 
 import pytest
 
@@ -291,18 +294,39 @@ def test_an_image_that_is_not_there_or_no_instance_is_named(tasks, docker_engine
         episode(tasks["roman"], [], image=docker_engine.image)
 
 
-def test_an_image_for_other_processors_is_named(tasks, docker_engine, tmp_path):
+def foreign(name):
+    """An archive of an image for other processors: its bash is the beginning of a program for them."""
+    program = b"\x7fELF\x02\x01\x01" + bytes(9) + (2).to_bytes(2, "little") + (183).to_bytes(2, "little") + bytes(44)
+    layer = packed({"bin/bash": program, "usr/bin/bash": program}, mode=0o755)
+    layers = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
+    config = {"architecture": "arm64", "os": "linux", "config": {"Env": ["PATH=/bin"]}, "rootfs": layers}
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    told = {"config.json": config, "manifest.json": manifest}
+    return packed({"layer.tar": layer, **{file: json.dumps(value).encode() for file, value in told.items()}})
+
+
+def packed(files, mode=0o644):
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w") as archive:
+        for path, data in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode = len(data), mode
+            archive.addfile(entry, io.BytesIO(data))
+    return written.getvalue()
+
+
+def test_an_image_for_other_processors_is_named(tasks, docker_engine):
     from sonde.core import errors
 
-    archive = tmp_path / "empty.tar"
-    subprocess.run(["tar", "-cf", archive, "-C", tmp_path, "--files-from", "/dev/null"], check=True)
-    with archive.open("rb") as packed:
-        docker_engine.docker("import", "--platform", "linux/arm64", "-", "sonde-test-other:arm64", stdin=packed)
+    name = "sonde-test-other:arm64"
+    docker_engine.docker("load", input=foreign(name))
     try:
-        with pytest.raises(errors.SandboxError, match=r"sonde-test-other:arm64"):
-            episode(tasks["roman"], [], image="sonde-test-other:arm64")
+        with pytest.raises(errors.SandboxError, match=r"sonde-test-other:arm64.*linux/arm64.*linux/"):
+            episode(tasks["roman"], [], image=name)
+        with pytest.raises(errors.SandboxError, match=r"sonde-test-other:arm64.*linux/arm64.*linux/"):
+            judged(tasks["roman"], tasks["roman"].patch, image=name)
     finally:
-        docker_engine.docker("rmi", "--force", "sonde-test-other:arm64")
+        docker_engine.docker("rmi", "--force", name)
 
 
 def built(docker_engine, name, base, lines):
