@@ -267,9 +267,10 @@ def test_compiled_sources_that_could_not_be_built_are_no_wrong_patch(tasks):
 
 
 def test_a_hundred_megabytes_and_bytes_that_are_no_text_are_borne(tasks):
-    noise = "import os\nfor _ in range(100):\n    os.write(1, (b'\\xff\\xfe noise ' * 100 + b'\\n') * 1050)\n"
-    verdict, now = episode(tasks["roman"], [*repair("roman"), f"cat >> roman.py <<'E'\n{noise}E"])
-    assert (now.reward, verdict["log"]["bytes"] > 100e6) == (1.0, True), verdict["reason"]
+    noise = "import os; [os.write(1, (bytes([255, 254]) + b' noise ' * 150 + bytes([10])) * 1000) for _ in range(100)]"
+    script = tasks["roman"].eval_script.replace("pytest -rA", f'python -c "{noise}"; pytest -rA')
+    verdict = judged(instances._task({**tasks["roman"].row(), "eval_script": script}, "here"), tasks["roman"].patch)
+    assert (verdict.passed, verdict.log["bytes"] > 100e6) == (True, True), verdict.reason
 
 
 def test_a_script_that_floods_is_stopped(tasks, monkeypatch):
@@ -288,7 +289,7 @@ def test_a_script_that_floods_is_stopped(tasks, monkeypatch):
 def test_an_image_that_is_not_there_or_no_instance_is_named(tasks, docker_engine):
     from sonde.core import errors
 
-    with pytest.raises(errors.SandboxError, match="sonde-nowhere/roman"):
+    with pytest.raises(errors.SandboxError, match="sonde-nowhere/sonde/roman"):
         episode(tasks["roman"], [], image="sonde-nowhere/{repo}")
     with pytest.raises(errors.SandboxError, match=r"(is not one of SWE-bench's|no folder)"):
         episode(tasks["roman"], [], image=docker_engine.image)
