@@ -6,7 +6,7 @@ machinery. A wrong patch is run once by both; the repair twice by Sonde, which m
 container is up to 15 s, and pip's waiting for a network some 7 s where there is none; Sonde tells pip not to wait.
 Then the parts of an episode, against a bare `docker run` and `docker exec`. Needs a Docker engine that has the base image of the
 tests (see tests/docker_engine.py) and the extra `swebench`.
-Run: python benchmarks/bench_swebench.py, 4 minutes on two cores.
+Run: python benchmarks/bench_swebench.py, 6 minutes on two busy cores.
 """
 
 import asyncio
