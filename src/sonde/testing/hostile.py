@@ -30,6 +30,7 @@ _BY_HOLDS = {
     "timed out": dataclasses.replace(LIMITS, seconds=0.7),
     "kept small": dataclasses.replace(LIMITS, seconds=0.7),
     "stopped": dataclasses.replace(LIMITS, seconds=60),  # for a busy machine
+    "limited": dataclasses.replace(LIMITS, seconds=60),
 }
 _PLACES = ("/", "/tmp", "/etc", "/usr", "/usr/bin", "/dev", "/lib")  # noqa: S108
 _WATCHED = ("/etc/passwd", "/etc/hosts", "/usr/bin/env", "/bin/bash")
