@@ -47,7 +47,8 @@ _PLACES = {
     "sonde.agents.environment": ["TaskEnvironment"],
     "sonde.agents.twenty_questions.environment": ["TwentyQuestionsEnvironment"],
     "sonde.agents.code.environment": ["CodeEnvironment"],
-    "sonde.agents.code.swebench": ["SweBenchEnv", "swebench_verified_tasks"],
+    "sonde.agents.code.swebench.environment": ["SweBenchEnv"],
+    "sonde.agents.code.swebench.instances": ["swebench_verified_tasks"],
     "sonde.agents.mediated": ["MediatedEnvironment"],
     "sonde.agents.openai_client": ["OpenAIClient"],
     "sonde.agents.budgets": ["Budget"],
@@ -65,8 +66,8 @@ if TYPE_CHECKING:
         create_hooked_transformer_client_with_chat_template as create_hooked_transformer_client_with_chat_template,
     )
     from sonde.agents.code.environment import CodeEnvironment as CodeEnvironment
-    from sonde.agents.code.swebench import SweBenchEnv as SweBenchEnv
-    from sonde.agents.code.swebench import swebench_verified_tasks as swebench_verified_tasks
+    from sonde.agents.code.swebench.environment import SweBenchEnv as SweBenchEnv
+    from sonde.agents.code.swebench.instances import swebench_verified_tasks as swebench_verified_tasks
     from sonde.agents.comparing import compare_trajectories as compare_trajectories
     from sonde.agents.environment import TaskEnvironment as TaskEnvironment
     from sonde.agents.episodes import run_and_cache_episode as run_and_cache_episode

@@ -12,6 +12,7 @@ from sonde._cli import screens
 
 EXAMPLES = (
     "Examples: sonde play 20q --episodes 50 · sonde play 20q:0:10 --inspect · "
+    "sonde play code:roman · sonde play swebench:django/django --tasks verified.jsonl -n 5 · "
     "sonde play code --capture 'blocks.*.hook_resid_post' --positions last_prompt · sonde play --resume RUN"
 )
 app = typer.Typer()
@@ -21,7 +22,9 @@ app = typer.Typer()
 def play(
     environment: Annotated[
         str | None,
-        typer.Argument(help="What to play: a preset, with selectors such as 20q:0:10 or 20q@1/4. See --list."),
+        typer.Argument(
+            help="What to play: a preset, with selectors such as 20q:0:10, code:roman or 20q@1/4. See --list."
+        ),
     ] = None,
     model: Annotated[str, typer.Option("--model", "-m", help="A zoo name, a folder, a GGUF file or a hub id.")] = (
         "smollm2-135m-instruct"
@@ -41,6 +44,20 @@ def play(
     option: Annotated[
         list[str] | None, typer.Option("--option", "-o", help="Of the environment, as name=value; may be repeated.")
     ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="SWE-bench: a file (.json, .jsonl, .parquet), a folder of tasks, or a dataset of the hub."),
+    ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            help="SWE-bench: names each image, such as 'mirror/sweb.eval.x86_64.{key}'; else as the tasks say."
+        ),
+    ] = None,
+    judge_network: Annotated[
+        bool, typer.Option("--judge-network", help="SWE-bench: judge with a network, as its own harness does.")
+    ] = False,
+    logs: Annotated[Path | None, typer.Option(help="SWE-bench: keep the log of every judging in this folder.")] = None,
     engine: Annotated[str, typer.Option(help="local, or ray for a Ray cluster.")] = "local",
     run: Annotated[str | None, typer.Option(help="A name for the run.")] = None,
     resume: Annotated[str | None, typer.Option(help="Take up this run where it was interrupted.")] = None,
@@ -80,7 +97,8 @@ def play(
                 "wave": wave,
                 "capture": {"hook_filter": capture, "positions": positions},
                 "generation": {"temperature": temperature, "max_new_tokens": max_new_tokens},
-                "options": dict(screens.pair(text) for text in option or ()),
+                "options": dict(screens.pair(text) for text in option or ())
+                | _of_swebench(environment, tasks=tasks, image=image, judge_network=judge_network, logs=logs),
                 "engine": engine,
                 "run": run,
                 "runs_dir": runs,
@@ -95,12 +113,24 @@ def play(
         inspecting.inspect_episode(played[0].trajectory, screen, task_id=played[0].task_id)
 
 
+def _of_swebench(environment: str, **given: Any) -> dict[str, Any]:
+    """The options that only SWE-bench has, as they were given; paths are good from any folder."""
+    chosen = {name: value for name, value in given.items() if value}
+    if chosen and not environment.startswith("swebench"):
+        raise typer.BadParameter("is for `sonde play swebench` only", param_hint=f"--{min(chosen).replace('_', '-')}")
+    for name in ("tasks", "logs"):
+        if name in chosen and (name == "logs" or Path(chosen[name]).exists()):
+            chosen[name] = str(Path(chosen[name]).resolve())
+    return chosen
+
+
 def _show_presets(screen: Any) -> None:
     from sonde.agents import presets
 
     for name in presets.list_presets():
         found = presets.info(name)
-        screen.print(f"[bold]{name}[/]  {found.summary} {len(found.task_ids)} tasks.", highlight=False)
+        tasks = f"Tasks: {found.source}" if found.source else f"{len(found.task_ids)} tasks"
+        screen.print(f"[bold]{name}[/]  {found.summary} {tasks}.", highlight=False)
 
 
 def _estimate(screen: Any, environment: str, model: Any, options: Any) -> None:
@@ -119,6 +149,8 @@ def _estimate(screen: Any, environment: str, model: Any, options: Any) -> None:
     if steps:
         told += f", up to {steps} steps each: at most about {screens.span(answer * steps * waves)}"
     screen.print(f"[bold]{model.cfg.model_name}[/] plays {told}.", highlight=False)
+    if hasattr(env, "provisions"):
+        screen.print(f"{'; '.join(env.provisions(rows))}.", highlight=False)
 
 
 @contextlib.contextmanager

@@ -144,8 +144,10 @@ def verify(
 @app.command()
 def export(
     run: RunId,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File (json) or folder (parquet) to write.")],
-    to: Annotated[str, typer.Option("--to", help="json or parquet.")] = "parquet",
+    out: Annotated[Path, typer.Option("--out", "-o", help="File (json, swebench) or folder (parquet) to write.")],
+    to: Annotated[
+        str, typer.Option("--to", help="json, parquet, or swebench: predictions for its harness.")
+    ] = "parquet",
     array: Annotated[list[str] | None, typer.Option("--array", help="Also export this array; repeatable.")] = None,
     runs: RunsDir = None,
 ) -> None:
@@ -155,16 +157,21 @@ def export(
     """
     from sonde import store
 
-    if to not in ("json", "parquet"):
-        raise errors.RequestError(f"cannot export to {to!r}: choose json or parquet")
-    if to == "json" and array:
+    if to not in ("json", "parquet", "swebench"):
+        raise errors.RequestError(f"cannot export to {to!r}: choose json, parquet or swebench")
+    if to != "parquet" and array:
         raise errors.RequestError("arrays go to Parquet only: leave out --array, or use --to parquet")
     found = store.Run.open(_find(run, runs))
     inner = store.runs_within(found.folder)
     if inner and not found.episode_ids():
         told = ", ".join(_word_for(row, run) for row in inner)
         raise errors.RequestError(f"run {run} has no episodes of its own, only runs within it: export one of {told}")
-    files = [store.export_json(found, out)] if to == "json" else store.export_parquet(found, out, array or [])
+    if to == "swebench":
+        from sonde.agents.code.swebench import predictions
+
+        files = [predictions.written(found, out)]
+    else:
+        files = [store.export_json(found, out)] if to == "json" else store.export_parquet(found, out, array or [])
     for file in files:
         typer.echo(f"Wrote {screens.said(file)}")
 

@@ -6,7 +6,7 @@ once. The same log serves to show an episode, to take up an interrupted one, and
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pydantic
 
@@ -45,6 +45,15 @@ class Moment:
         return records.LLMResponse(
             data=(records.TextData(self.text),), usage=records.Usage(0, len(self.tokens)), token_ids=self.tokens
         )
+
+
+@runtime_checkable
+class Retraces(Protocol):
+    """An environment that knows how to come again to where an episode stood, though it may not repeat itself."""
+
+    async def retrace(self, past: Sequence[Moment]) -> records.TimeStep[Any]:
+        """Starts the episode and goes through its steps; returns what was to be seen after the last."""
+        ...
 
 
 def noted(
@@ -148,7 +157,7 @@ def moments(trajectory: capture_trajectory.TrajectoryActivations) -> list[Moment
 
 
 async def taken_up(env: Any, past: Sequence[Moment]) -> records.TimeStep[Any]:
-    """Brings an environment to where an episode stood: by its snapshot, or by doing once more what was done.
+    """Brings an environment to where an episode stood: by its snapshot, in its own way, or by doing once more what was done.
 
     Args:
         env: A fresh environment, set to the episode's task.
@@ -161,9 +170,11 @@ async def taken_up(env: Any, past: Sequence[Moment]) -> records.TimeStep[Any]:
         return await env.reset()
     if past[-1].snapshot is not None and isinstance(env, environment.Snapshots):
         return await env.restore(past[-1].snapshot)
+    if isinstance(env, Retraces):
+        return await env.retrace(past)
     now = await env.reset()
     for number, moment in enumerate(past):
-        _check_same(number, moment.observation, now.observation)
+        check_same(number, moment.observation, now.observation)
         now = await env.step(moment.response())
         if now.reward != moment.reward:
             raise errors.EpisodeError(
@@ -173,7 +184,12 @@ async def taken_up(env: Any, past: Sequence[Moment]) -> records.TimeStep[Any]:
     return now
 
 
-def _check_same(number: int, then: records.LLMRequest, now: Any) -> None:
+def check_same(number: int, then: records.LLMRequest, now: Any) -> None:
+    """Refuses an observation that is not what it was.
+
+    Raises:
+        EpisodeError: Says at which step.
+    """
     before = [dict(message) for message in then.messages]
     again = store.jsonable([dict(message) for message in now.messages])
     if before != again:

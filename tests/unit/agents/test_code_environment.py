@@ -5,6 +5,8 @@ import dataclasses
 
 import pytest
 
+import sonde
+from sonde import testing
 from sonde.agents.code import bash_agent, commands, environment, tasks
 from sonde.agents.sandbox import base, choosing
 from sonde.core import errors
@@ -40,7 +42,10 @@ async def test_the_agent_sees_the_issue_and_what_its_commands_say():
         assert ROMAN.issue in now.observation.messages[0]["content"]
         now = await env.step(says("ls; exit 3"))
         assert now.observation.messages[-1]["content"] == "[Exit code 3]\nroman.py\ntest_roman.py"
-        assert dict(info_of(now)) == {"command": "ls; exit 3", "exit_code": 3, "timed_out": False, "verdict": None}
+        told = {"command": "ls; exit 3", "exit_code": 3, "timed_out": False, "verdict": None}
+        shown = "[Exit code 3]\nroman.py\ntest_roman.py"
+        assert dict(info_of(now)) == {**told, "shown": shown, "tree": info_of(now)["tree"]}
+        assert len(info_of(now)["tree"]) == 64
         before = now.observation.messages
         now = await env.step(says("python -m unittest 2>&1 | tail -1"))
         assert "FAILED" in now.observation.messages[-1]["content"]
@@ -247,3 +252,31 @@ async def test_the_agent_loop_ends_at_its_step_limit():
         transcript = await bash_agent.BashAgent(Talker(), sandbox, step_limit=3).run("Do something.")
     assert (transcript.submitted, len(transcript.turns)) == (False, 3)
     assert all(turn.command is None and turn.result is None for turn in transcript.turns)
+
+
+async def played(*commands):
+    """The steps of an episode in which the agent runs commands and submits."""
+    client = testing.ScriptedClient([f"Now:\n```bash\n{command}\n```" for command in (*commands, "submit")])
+    trajectory = await sonde.run_episode(environment.CodeEnvironment([ROMAN]), client)
+    return trajectory.moments
+
+
+async def test_an_episode_is_taken_up_by_its_commands_and_what_differs_is_reported():
+    moments = await played("ls", "date +%N > .git; cat .git", bash_agent.written("roman.py", REFERENCE))
+    async with environment.CodeEnvironment([ROMAN]) as env:
+        now = await env.retrace(moments[:3])
+        assert [dict(one) for one in now.observation.messages] == [dict(one) for one in moments[3].observation.messages]
+        assert env.step_count == 3
+        now = await env.step(says("submit"))
+        assert now.reward == 1.0
+        (different,) = info_of(now)["retraced"]
+        assert (different["step"], different["shown"] != moments[1].info["shown"]) == (1, True)
+
+
+async def test_an_episode_whose_files_differ_is_not_taken_up():
+    moments = await played("ls", "date +%N > clock")
+    async with environment.CodeEnvironment([ROMAN]) as env:
+        with pytest.raises(errors.EpisodeError, match="step 1 left other files"):
+            await env.retrace(moments[:2])
+        with pytest.raises(errors.EpisodeError, match="shows something else at step 0"):
+            await env.with_task(ROMAN).with_tasks([BASKET]).retrace(moments[:1])

@@ -64,7 +64,7 @@ def test_a_part_beyond_the_last_is_refused(ten, selection):
 def test_an_unknown_preset_suggests_a_known_one(ten):
     with pytest.raises(errors.SelectorError, match="did you mean 'ten'"):
         presets.make("tne")
-    with pytest.raises(errors.SelectorError, match="Known: 20q, code, ten"):
+    with pytest.raises(errors.SelectorError, match="Known: 20q, code, swebench, ten"):
         presets.make("")
 
 

@@ -1,4 +1,4 @@
-"""Can an agent repair a small repository with nothing but a shell? One episode per task, judged by hidden tests.
+"""Environments in which an agent repairs a repository with nothing but a shell: one episode per task, judged at its end.
 
     async with CodeEnvironment() as env:
         now = await env.reset()
@@ -8,19 +8,24 @@
 
 Every message of the agent holds one command (see `commands`); the next observation shows what it did. `submit`, or the
 step limit, ends the episode. `observation.metadata["info"]` says for each step: `command`, `exit_code`, `timed_out`,
-and at the end `verdict`.
+`shown` (what the agent sees of it), `tree` (a hash of all files after it), and at the end `verdict`.
+
+An interrupted or forked episode is taken up by running its commands once more in a fresh sandbox: that gives back the
+files, and nothing else there is, since every command's processes end with it. The hash says whether the files are the
+same; what the agent was shown stays as it was recorded, and outputs that differ are reported in `info["retraced"]`.
 
 Each episode has a sandbox of its own. Costs, measured on two cores: 0.5 s once a process, 0.5 s for the first episode of
-a task, which is checked first, then 50 ms to start and per command what the command takes, plus 25 ms.
+a task, which is checked first, then 50 ms to start and per command what the command takes, plus 50 ms.
 """
 
 import abc
 import contextlib
 import dataclasses
+import re
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from sonde.agents import environment, reading
+from sonde.agents import environment, history, reading
 from sonde.agents.code import commands, judging, tasks
 from sonde.agents.sandbox import base, choosing
 from sonde.core import errors, records
@@ -38,7 +43,21 @@ To write a file use `cat > file.py <<'EOF'`. Run the tests with `python -m unitt
 block that says only `{commands.SUBMIT}`. Tests that you cannot see then decide."""
 
 _OPTIONS = {"seed": None, "system_prompt": SYSTEM_PROMPT, "max_output_tokens": None, "check": True}
+_LEFT_OUT = ".git", "__pycache__", ".pytest_cache"
+_HASH = (
+    rf"find . \( {' -o '.join(f'-name {name}' for name in _LEFT_OUT)} \) -prune -o -type f -print0 | "
+    "LC_ALL=C sort -z | xargs -0r sha256sum | sha256sum"
+)
 TaskT = TypeVar("TaskT", bound=environment.Task)
+
+
+class Verdict(Protocol):
+    """What came of judging: a dataclass that says at least this."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the work is worth the reward."""
+        ...
 
 
 class ShellEnvironment(environment.TaskEnvironment[TaskT], Generic[TaskT]):
@@ -75,6 +94,7 @@ class ShellEnvironment(environment.TaskEnvironment[TaskT], Generic[TaskT]):
         self._held = contextlib.AsyncExitStack()
         self._sandbox: base.Sandbox | None = None
         self._messages: list[dict[str, str]] = []
+        self._notes: dict[str, Any] = {}
 
     @abc.abstractmethod
     def _opened(self, task: TaskT) -> contextlib.AbstractAsyncContextManager[base.Sandbox]:
@@ -85,8 +105,18 @@ class ShellEnvironment(environment.TaskEnvironment[TaskT], Generic[TaskT]):
         """What the agent is told first."""
 
     @abc.abstractmethod
-    async def _judged(self, sandbox: base.Sandbox, task: TaskT) -> judging.Verdict:
+    async def _judged(self, sandbox: base.Sandbox, task: TaskT) -> Verdict:
         """What the work is worth."""
+
+    def _entered(self, command: str) -> str:
+        """A command as the shell gets it."""
+        return command
+
+    async def _tree(self, sandbox: base.Sandbox) -> str:
+        """A hash of the files as they are now; empty if there is none to be had."""
+        result = await sandbox.run(_HASH)
+        found = re.match(r"([0-9a-f]{64})  -\n?$", result.output)
+        return found[1] if found and result.exit_code == 0 else ""
 
     async def _prove(self, task: TaskT) -> None:
         """Sees that the task can be played, before its first episode."""
@@ -102,18 +132,54 @@ class ShellEnvironment(environment.TaskEnvironment[TaskT], Generic[TaskT]):
         assert self.task is not None
         text = reading.text_of(action)
         command = commands.read(text)
-        said, info = command.problem, {"command": command.text or None, "exit_code": None, "timed_out": False}
-        if command.text and not command.submits:
-            result = await self._sandbox.run(command.text)
-            said, info["exit_code"], info["timed_out"] = commands.shown(result), result.exit_code, result.timed_out
+        said, info = await self._done(command)
         done = command.submits or self.step_count + 1 >= self.step_limit
-        verdict = await self._judged(self._sandbox, self.task) if done else None
+        verdict: Any = await self._judged(self._sandbox, self.task) if done else None
         if verdict is not None:
             said = f"{said}\n\nThe work is over: the hidden tests {'pass' if verdict.passed else 'fail'}.".lstrip()
         self._messages += [{"role": "assistant", "content": text}, {"role": "user", "content": said}]
-        info["verdict"] = None if verdict is None else dataclasses.asdict(verdict)
+        info |= {"shown": said, "verdict": None if verdict is None else dataclasses.asdict(verdict), **self._notes}
+        self._notes = {}
         reward = 1.0 if verdict is not None and verdict.passed else 0.0
         return environment.Outcome(self._asked(info), reward, done=done, truncated=done and not command.submits)
+
+    async def _done(self, command: commands.Command) -> tuple[str, dict[str, Any]]:
+        """Runs a command, if there is one; what the agent sees of it, and what is recorded."""
+        assert self._sandbox is not None
+        info: dict[str, Any] = {"command": command.text or None, "exit_code": None, "timed_out": False}
+        if not command.text or command.submits:
+            return command.problem, info
+        result = await self._sandbox.run(self._entered(command.text))
+        tree = await self._tree(self._sandbox)
+        return commands.shown(result), {
+            **info, "exit_code": result.exit_code, "timed_out": result.timed_out, "tree": tree,
+        }  # fmt: skip
+
+    async def retrace(self, past: Sequence[history.Moment]) -> records.TimeStep[records.LLMRequest]:
+        """Starts the episode and does once more what was done in it; the agent sees what it saw then.
+
+        Raises:
+            EpisodeError: The task, or the files after a step, are not what they were.
+        """
+        now = await self.reset()
+        history.check_same(0, past[0].observation, now.observation)
+        different, info = [], {}
+        for number, moment in enumerate(past):
+            said, info = await self._done(commands.read(moment.text))
+            was = moment.info
+            if was.get("tree") and was["tree"] != info.get("tree"):
+                raise errors.EpisodeError(
+                    f"step {number} left other files than it did when it was played first: {moment.text[:200]!r} does not "
+                    "repeat itself, so the episode cannot be taken up again"
+                )
+            shown = was.get("shown", said)
+            if said != shown:
+                different.append({"step": number, "shown": said})
+            self._messages += [{"role": "assistant", "content": moment.text}, {"role": "user", "content": shown}]
+            self.step_count += 1
+            self.actions.append(moment.response())
+        self._notes = {"retraced": different} if different else {}
+        return records.TimeStep(records.StepType.MID, past[-1].reward, 1.0, self._asked({**past[-1].info}))
 
     async def _stop(self) -> None:
         held = self._held
