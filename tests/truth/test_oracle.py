@@ -83,7 +83,9 @@ def test_fresh_guesses_by_others_never_win_wrongly_and_win_more_often_than_not()
     rows = [json.loads(line) for line in (FOLDER / "fresh.jsonl").read_text(encoding="utf-8").splitlines()]
     rows = [row for row in rows if row["split"] == "test"]
     found = [rules.RulesOracle().judge(row["text"], objects.thing(row["object"])) for row in rows]
-    right = [WORDS.get(one.answer) == row["answer"] and one.won == row["wins"] for one, row in zip(found, rows, strict=True)]
+    right = [
+        WORDS.get(one.answer) == row["answer"] and one.won == row["wins"] for one, row in zip(found, rows, strict=True)
+    ]
     assert len(rows) == 50
     assert sum(right) >= 33
     assert sum(one.won for one in found) >= 15
