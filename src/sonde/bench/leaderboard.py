@@ -110,7 +110,7 @@ def models_of(settings: LeaderboardSettings) -> tuple[list[roster.Entry], Mappin
 
 def _items(context: experiments.Context[LeaderboardSettings]) -> list[dict[str, Any]]:
     """Every method on every model, with the row where it is known."""
-    board: Leaderboard = context.experiment  # type: ignore[assignment]
+    board: Leaderboard = context.experiment
     known = board.known(context.settings)
     return [
         {
@@ -138,7 +138,7 @@ def _joined(
     context: experiments.Context[LeaderboardSettings], made: Sequence[Mapping[str, Any]]
 ) -> dict[str, list[dict[str, Any]] | dict[str, str]]:
     """Rows, and what went wrong by method and model."""
-    board: Leaderboard = context.experiment  # type: ignore[assignment]
+    board: Leaderboard = context.experiment
     items = [(method, entry) for method in context.settings.methods for entry in board.entries]
     failed = {
         f"{method}, case {entry.case}, seed {entry.seed}": one["failed"]

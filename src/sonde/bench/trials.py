@@ -109,13 +109,13 @@ SettingsT = TypeVar("SettingsT", bound=roster.ModelsSettings)
 
 
 def _items(context: experiments.Context[Any]) -> list[dict[str, Any]]:
-    asked: _OverModels[Any] = context.experiment  # type: ignore[assignment]
+    asked: _OverModels[Any] = context.experiment
     return [entry.to_json() for entry in asked.entries]
 
 
 def _tried(context: experiments.Context[Any], item: Mapping[str, Any]) -> dict[str, Any]:
     """What an experiment finds in one model; a finder may fail on one and not on others."""
-    asked: _OverModels[Any] = context.experiment  # type: ignore[assignment]
+    asked: _OverModels[Any] = context.experiment
     subject = roster.Entry(**item).subject()
     try:
         return {"name": subject.name, "files": asked.examine(context, subject)}

@@ -63,7 +63,7 @@ class TraceSettings(core_settings.Settings):
         """How it is traced, as the report shows it."""
         return self.model_dump(mode="json", exclude={"model", "components", "programs"})
 
-    def options(self) -> list[str]:
+    def typed(self) -> list[str]:
         """The command-line options for it, but for the programs."""
         named = [name for name in TEMPLATES if getattr(prompts, name.upper()) == self.template]
         words = ["--template", named[0]] if named else []
