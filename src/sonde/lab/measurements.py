@@ -160,7 +160,7 @@ class Measure(experiments.Experiment[MeasureSettings]):
     def command(self, settings: MeasureSettings) -> str:
         """The command, with its corruption and tasks."""
         named = [word for name in settings.tasks for word in ("--task", name)]
-        return shlex.join(["sonde", *self.verb, settings.corruption, *named, *settings.options()])
+        return shlex.join(["sonde", *self.verb, settings.corruption, *named, *settings.typed()])
 
 
 def report(results: Mapping[str, Any]) -> page.Report:

@@ -185,7 +185,7 @@ class Research(experiments.Experiment[ResearchSettings]):
             [name for name in fields if name not in _FORKED] if fork else ["planner"] if self.verb[-1] == "mcp" else []
         )
         own = settings.model_copy(update={name: fields[name].default for name in unsaid})
-        return shlex.join(["sonde", *(fork or self.verb), *own.options()])
+        return shlex.join(["sonde", *(fork or self.verb), *own.typed()])
 
     def _logged(self, settings: ResearchSettings) -> inquiries.InquirySettings:
         """What the log is told; checks what can be checked.

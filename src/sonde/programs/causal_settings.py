@@ -67,7 +67,7 @@ class TraceSettings(core_settings.Settings):
         """The command-line options for it, but for the programs."""
         named = [name for name in TEMPLATES if getattr(prompts, name.upper()) == self.template]
         words = ["--template", named[0]] if named else []
-        return [*super().options(), *words, *(["--all-tokens"] if self.positions == "all" else [])]
+        return [*super().typed(), *words, *(["--all-tokens"] if self.positions == "all" else [])]
 
 
 def components(given: str | Sequence[str]) -> tuple[Component, ...]:

@@ -94,7 +94,7 @@ class EpisodeTrace(experiments.Experiment[EpisodeTraceSettings]):
 
     def command(self, settings: EpisodeTraceSettings) -> str:
         """With run and episode."""
-        return shlex.join(["sonde", *self.verb, settings.played, settings.episode, *settings.options()])
+        return shlex.join(["sonde", *self.verb, settings.played, settings.episode, *settings.typed()])
 
     def _influence(self, context: experiments.Context[EpisodeTraceSettings]) -> dict[str, Any]:
         settings = context.settings
