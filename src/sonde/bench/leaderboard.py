@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from sonde.agents import playing
+from sonde import experiments
 from sonde.bench import board_rows, contrast, finding, judging, priors, roster, shipped, standings
 from sonde.circuits import experiment, method_files, registry, running
 from sonde.circuits import graph as circuits_graph
@@ -110,7 +110,7 @@ class Board:
 
     def estimate(self, methods: Sequence[str], folder: Path) -> dict[str, float | None]:
         """Seconds that each method will still take, about; None where nobody knows."""
-        with playing.pinned(1):
+        with experiments.pinned(1):
             known = board_rows.read(folder, self.settings.to_json())
             todo = {
                 name: [entry for entry in self.entries if self._row(known, entry, name) is None] for name in methods
@@ -224,7 +224,7 @@ def _noise(scores: circuits_scores.Scores, level: Any, seed: int) -> circuits_sc
 
 
 def _here(todo: Sequence[Item], settings: Settings, codes: Mapping[str, str]) -> Done:
-    with playing.pinned(1):
+    with experiments.pinned(1):
         for entry, method in todo:
             yield (entry, method), _tried(entry, method, settings, codes.get(method, ""))
 
@@ -263,7 +263,7 @@ def _on_ray(todo: Sequence[Item], settings: Settings, codes: Mapping[str, str]) 
 def _remote(entry: roster.Entry, method: str, settings: Settings, code: str) -> board_rows.Row | str:
     """One item in a worker, which does not know the methods of files yet."""
     method_files.load_all(Path(file) for file in settings.files)
-    with playing.pinned(1):
+    with experiments.pinned(1):
         return _tried(entry, method, settings, code)
 
 

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pydantic
 
-from sonde import store
-from sonde.agents import playing
+from sonde import experiments, store
 from sonde.analysis import stats
 from sonde.core import errors
 from sonde.models import loading
@@ -115,7 +114,7 @@ def run(
 def trace(name: str, *, pairs: int, seed: int, tell: Tell | None = None) -> dict[str, Any]:
     """Everything that is measured of one model, as JSON data."""
     recipe = shipped.recipe(name)
-    with playing.pinned(1), loading.load(shipped.folder(name)) as model:
+    with experiments.pinned(1), loading.load(shipped.folder(name)) as model:
         found: dict[str, Any] = {
             "recipe": dataclasses.asdict(recipe),
             "parameters": sum(one.numel() for one in model.hf.parameters()),

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch.nn import functional as F
 
-from sonde.agents import playing
+from sonde import experiments
 from sonde.core import errors
 from sonde.models import zoo
 from sonde.store import disk
@@ -94,7 +94,7 @@ def train(recipe: Recipe, folder: Path, *, tell: Tell | None = None) -> Path:
         StoreError: It cannot be written.
     """
     run = _Run(recipe, folder)
-    with playing.pinned(1):
+    with experiments.pinned(1):
         while run.step < recipe.steps:
             if is_watched(run.step):
                 run.watch()

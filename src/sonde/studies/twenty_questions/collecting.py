@@ -36,7 +36,7 @@ def collect(
         capture={"hook_filter": [f"blocks.{layer}.hook_resid_post" for layer in settings.layers]},
         run="collect",
         seed=settings.seed,
-        on_progress=lambda now: tell("collect: games", now.done, now.episodes),
+        on_progress=lambda now: tell("collect: games", now.done, now.total),
         **common(settings, folder, temperature, games.train_options),
     )
     fine = [(one.plan.episode, one.trajectory) for one in played if one.error is None]
@@ -96,7 +96,7 @@ def _temperature(
             episodes=settings.pilot,
             run=f"pilot-{number}",
             seed=settings.seed,
-            on_progress=lambda now, heat=temperature: tell(f"collect: pilot at {heat:g}", now.done, now.episodes),
+            on_progress=lambda now, heat=temperature: tell(f"collect: pilot at {heat:g}", now.done, now.total),
             **common(settings, folder, temperature, games.train_options),
         )
         moments = [moment for one in played for moment in history.moments(one.trajectory)]

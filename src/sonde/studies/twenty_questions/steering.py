@@ -85,7 +85,7 @@ def steer(
         conditions={one.name: one.specs for one in conditions},
         run="steer",
         seed=settings.seed + 1,
-        on_progress=lambda now: tell("steer: games", now.done, now.episodes),
+        on_progress=lambda now: tell("steer: games", now.done, now.total),
         **collecting.common(settings, folder, temperature, games.test_options),
     )
     fine = [one for one in played if one.error is None]
