@@ -20,7 +20,7 @@ from collections.abc import Callable
 import shared
 
 from sonde import store
-from sonde.agents import plans, playing, progress, trajectories
+from sonde.agents import plans, playing, plays
 from sonde.store import documents
 
 BAR = 4.4
@@ -39,27 +39,28 @@ def written(parent: pathlib.Path, count: int) -> store.Run:
     return run
 
 
-def settings_of(count: int) -> plans.Settings:
-    return plans.Settings(
+def settings_of(count: int) -> plans.PlaySettings:
+    return plans.PlaySettings(
         environment=None, options={}, model="none", episodes=count, conditions={"": ()},
         capture={"sites": [], "positions": "all"}, generation={}, threads=1,
     )  # fmt: skip
 
 
-def finish(run: store.Run, settings: plans.Settings) -> None:
+def finish(run: store.Run, settings: plans.PlaySettings) -> None:
     """What `sonde.play` does when all episodes have ended."""
     document = run.folder / "manifest.json"
     documents.write(document, {**documents.read(document, "manifest"), "status": "running"})
     again = store.Run.open(run.folder)
-    origin = trajectories.Origin(settings, lambda: None, None, settings.plans()[0], {})
-    found = playing._ended(again, settings, origin, progress.Progress(settings.episodes))
-    assert len(found) == settings.episodes
+    rows = [plays._row(again.episode(plan.id)) for plan in settings.plans()]
+    assert len(rows) == settings.episodes
+    documents.keep(run.folder / "stages" / "play.json", {"episodes": rows})
+    again.finish({"episodes": len(rows)})
     assert store.Run.open(run.folder).status == "finished"
 
 
-def take_up(run: store.Run, settings: plans.Settings) -> None:
+def take_up(run: store.Run, settings: plans.PlaySettings) -> None:
     """What `sonde play` does first with a run that is there: which waves are still to be played?"""
-    assert all(playing._finished(run, wave) for wave in settings.waves())
+    assert all(plays._finished(run, wave) for wave in settings.waves())
 
 
 def listed(run: store.Run) -> None:

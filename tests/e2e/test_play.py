@@ -14,6 +14,7 @@ import pytest
 from typer import testing
 
 import sonde
+from sonde import store
 from sonde._cli import main
 from sonde.agents import playing
 from sonde.core import errors
@@ -38,8 +39,8 @@ def run(*arguments, folder):
 def test_a_few_episodes_are_played_and_one_is_shown(tmp_path):
     done = run("20q:0:3", "-m", "tiny-llama", "-n", "3", "--max-steps", "2", "--inspect", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "tiny-llama plays 3 episodes of 20q:0:3 (3 tasks)" in done.stdout
-    assert "mean reward -2.00 over 3 episodes" in done.stdout
+    assert "tiny-llama on cpu in float32: 3 episodes of 20q:0:3 (3 tasks) in 1 waves" in done.stdout
+    assert "mean reward -2.00 over 3 episodes, 6 steps, 0 failed" in " ".join(done.stdout.split())
     assert "Invalid question" in done.stdout
     assert "\x1b" not in done.stdout
     assert len(list((tmp_path / "runs").glob("2*/episodes/*/episode.json"))) == 3
@@ -58,8 +59,8 @@ def test_what_can_be_played_is_listed(tmp_path):
         (["20q:a"], "cannot read ':a'"),
         (["20q:900"], "selects none of the 213 tasks"),
         ([], "say what to play"),
-        (["20q", "--resume", "x"], "say what to play"),
-        (["--resume", "nothing"], "no run at"),
+        (["20q", "--dtype", "int3"], "dtype must be a floating point type"),
+        (["20q", "--device", "tpu9"], "device 'tpu9' cannot be used here"),
         (["20q", "-o", "step_limit"], "name=value"),
         (["20q", "--engine", "slurm"], "no engine"),
         (["20q", "-c", "blocks.77.hook_resid_post"], "blocks.77"),
@@ -101,11 +102,15 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "go on with: sonde play --resume it" in out
+    assert f"go on with: sonde play {' '.join(settings)} --run it" in out
     assert "Traceback" not in err
     before = steps_in(tmp_path)
     assert 6 <= before < 48
-    done = run("--resume", "it", folder=tmp_path)
+    assert store.Run.open(tmp_path / "runs" / "it").status == "interrupted"
+    other = run(*settings, "--run", "it", "--dtype", "bfloat16", folder=tmp_path)
+    assert other.returncode == 2
+    assert "its weights are of type bfloat16, not float32" in " ".join(other.stderr.split())
+    done = run(*settings, "--run", "it", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert steps_in(tmp_path) == 48
     whole = run(*settings, "--run", "other", folder=tmp_path)

@@ -38,7 +38,7 @@ def contents(played):
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_a_two_node_cluster_gives_the_same_bytes_as_one_process(cluster, tmp_path):
     told = []
-    with playing.pinned(1):
+    with experiments.pinned(1):
         here = playing.play("20q:0:6", "tiny-llama", runs_dir=tmp_path / "here", run="it", **OPTIONS)
         there = playing.play(
             "20q:0:6",
@@ -53,13 +53,13 @@ def test_a_two_node_cluster_gives_the_same_bytes_as_one_process(cluster, tmp_pat
     assert contents(there) == contents(here)
     assert len(contents(here)) >= 12
     assert there.rewards == here.rewards
-    assert there.progress.steps == here.progress.steps
+    assert there.progress.counts == here.progress.counts
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_the_study_of_twenty_questions_collects_the_same_on_a_cluster(cluster, tmp_path):
-    with sonde.load("tiny-llama") as model, playing.pinned(1):
+    with sonde.load("tiny-llama") as model, experiments.pinned(1):
         chosen = settings.settings_of(model, episodes=5, steps=2, layers=(1,), wave=3)
         folders = [
             experiments.run(
@@ -83,7 +83,7 @@ def test_workers_play_a_bfloat16_model_and_a_relative_folder_as_they_are_held_he
     with sonde.load("tiny-gpt2") as model:
         model.hf.transformer.ln_f.weight.data *= 1.5
         saved(model, "mine")
-    with sonde.load("mine", dtype="bfloat16", max_batch=2) as model, playing.pinned(1):
+    with sonde.load("mine", dtype="bfloat16", max_batch=2) as model, experiments.pinned(1):
         here = playing.play("20q:0:6", model, runs_dir=tmp_path / "here", run="it", **OPTIONS)
         there = playing.play("20q:0:6", model, runs_dir=tmp_path / "there", run="it", engine="ray", **OPTIONS)
     assert contents(there) == contents(here)
@@ -97,7 +97,7 @@ def test_an_edited_model_and_what_only_this_process_knows_are_refused_by_workers
     cluster, tmp_path
 ):
     def refused(model, env="20q", **options):
-        with playing.pinned(1), pytest.raises(errors.SondeError) as found:
+        with experiments.pinned(1), pytest.raises(errors.SondeError) as found:
             playing.play(env, model, runs_dir=tmp_path / "runs", engine="ray", **options)
         assert not (tmp_path / "runs").exists()
         return f"{type(found.value).__name__}: {found.value}"
@@ -126,7 +126,7 @@ def test_a_folder_that_is_changed_between_start_and_resume_is_refused(cluster, t
         raise KeyboardInterrupt
 
     options = {**OPTIONS, "runs_dir": tmp_path / "runs", "run": "it"}
-    with playing.pinned(1):
+    with experiments.pinned(1):
         with sonde.load(tmp_path / "mine") as model, pytest.raises(KeyboardInterrupt):
             playing.play("20q:0:6", model, on_progress=stop, **options)
         with sonde.load("tiny-llama") as model:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sonde.agents import playing
+from sonde import experiments
 from sonde.bench import batched, evaluating, judging, lengths, measuring, shipped, siit, starting
 
 MODELS = shipped.list_embedded()
@@ -51,7 +51,7 @@ def test_measured_anew_on_other_inputs_a_model_is_as_good_as_its_log_says(case, 
     shape = batched.Shape(**log["shape"])
     weights = batched.joined(shape, starting.read_model(place_of(case, seed)))
     pupils = siit.Pupils(task, shape, [log["places"]])
-    with playing.pinned(1):
+    with experiments.pinned(1):
         (found,) = measuring.measure(pupils, weights, rows=512, key=7)
     for name in FIGURES:
         assert getattr(found, name) >= log["measured"][name] - 0.005, name

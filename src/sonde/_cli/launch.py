@@ -85,7 +85,7 @@ def launch(
             runs_dir=runs,
             engine=engine,
             stages=stages,
-            on_progress=lambda now: told(now.what, now.done, now.total),
+            on_progress=lambda now: told(now.what, now.done, now.total, **now.counts),
         )
     show(screen, result)
     return result
@@ -95,7 +95,10 @@ def show(screen: Any, result: Any) -> None:
     """The summary, the tables, and where everything is."""
     from sonde.report import terminal
 
-    if result.report is not None:
+    if result.report is None:
+        for table in result.highlights:
+            screen.print(terminal.table(table))
+    else:
         screen.print(terminal.summary(result.report, *result.highlights))
         screen.print(f"Report: {result.html}", soft_wrap=True, highlight=False, markup=False)
     folder = result.folder

@@ -72,7 +72,7 @@ def said(text: object) -> str:
 
 @contextlib.contextmanager
 def bars(screen: Any, *, single: bool = False) -> Iterator[Any]:
-    """A bar for each thing that is done; told what is being done, how much of it is done, and of how much.
+    """A bar for each thing that is done; told what is being done, how much of it is done, of how much, and what else counts.
 
     A `single` one is for many things, one after the other.
     """
@@ -86,15 +86,17 @@ def bars(screen: Any, *, single: bool = False) -> Iterator[Any]:
         progress.MofNCompleteColumn(),
         progress.TimeElapsedColumn(),
         progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.fields[counted]}"),
     )
     with waiting.silent(), progress.Progress(*columns, console=screen) as bar:
         tasks: dict[str, Any] = {}
 
-        def told(doing: str, done: int, of: int) -> None:
+        def told(doing: str, done: int, of: int, **counts: int) -> None:
             name = "" if single else doing
             if name not in tasks:
-                tasks[name] = bar.add_task(doing, total=of)
-            bar.update(tasks[name], description=doing, completed=done, total=of)
+                tasks[name] = bar.add_task(doing, total=of, counted="")
+            counted = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+            bar.update(tasks[name], description=doing, completed=done, total=of, counted=counted)
 
         yield told
 

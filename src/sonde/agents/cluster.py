@@ -20,14 +20,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sonde import store
-from sonde.agents import plans, playing, waves
+from sonde import experiments, store
+from sonde.agents import plans, waves
 from sonde.core import errors
 from sonde.models import identity, riders
 from sonde.models import model as models_model
 
 
-async def check(settings: plans.Settings, model: models_model.Model, held: Mapping[str, Any]) -> None:
+def check(settings: plans.PlaySettings, model: models_model.Model, held: Mapping[str, Any]) -> None:
     """Makes sure that workers will play what is held here.
 
     Args:
@@ -53,12 +53,18 @@ async def check(settings: plans.Settings, model: models_model.Model, held: Mappi
             f"{held['name']!r} was made from an object and cannot be sent to another process: save it to a folder (network and "
             "tokenizer), and sonde.load that"
         )
-    await _answers([_remote(settings, held, _rehearse).remote(settings.to_json(), json.dumps(held))])
+    import ray
+
+    ref = _remote(settings, held, _rehearse).remote(settings.to_json(), json.dumps(held))
+    try:
+        ray.get(ref)
+    except Exception as error:
+        raise _cause(error) from None
 
 
 async def play(
     run: store.Run,
-    settings: plans.Settings,
+    settings: plans.PlaySettings,
     held: Mapping[str, Any],
     todo: Sequence[Sequence[plans.Plan]],
     *,
@@ -71,7 +77,7 @@ async def play(
     await _answers([task.remote(*told, numbers[wave[0].index]) for wave in todo], on_tick)
 
 
-def _remote(settings: plans.Settings, held: Mapping[str, Any], work: Any) -> Any:
+def _remote(settings: plans.PlaySettings, held: Mapping[str, Any], work: Any) -> Any:
     """A function as a task of Ray's, with the processors that its model needs."""
     try:
         import ray
@@ -96,13 +102,18 @@ async def _answers(refs: Sequence[Any], on_tick: waves.OnTick | None = None) -> 
     except BaseException as error:
         for ref in refs:
             ray.cancel(ref)
-        cause = getattr(error, "cause", None)
-        raise cause if isinstance(cause, errors.SondeError) else error from None
+        raise _cause(error) from None
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What was raised in the worker, if it is an error of Sonde's."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, errors.SondeError) else error
 
 
 def _rehearse(written: dict[str, Any], held: str) -> list[dict[str, Any]]:
     """Proves in a worker that model and environment can be made there."""
-    settings = plans.Settings.from_json(written)
+    settings = plans.PlaySettings.from_json(written)
     assert settings.environment is not None
     _model(held)
     try:
@@ -114,7 +125,7 @@ def _rehearse(written: dict[str, Any], held: str) -> list[dict[str, Any]]:
 
 def _work(folder: str, written: dict[str, Any], held: str, number: int) -> list[dict[str, Any]]:
     """Plays one wave in a worker; what it tells is plain data."""
-    settings = plans.Settings.from_json(written)
+    settings = plans.PlaySettings.from_json(written)
     assert settings.environment is not None
     ticks: list[dict[str, Any]] = []
 
@@ -130,7 +141,7 @@ def _work(folder: str, written: dict[str, Any], held: str, number: int) -> list[
             }
         )
 
-    with playing.pinned(settings.threads):
+    with experiments.pinned(settings.threads):
         stage = waves.Stage(
             model=_model(held),
             make=plans.maker(settings.environment, settings),

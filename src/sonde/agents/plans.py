@@ -6,7 +6,7 @@ has a part in its numbers, so that seed, wave size and thread count fix the resu
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import pydantic
@@ -15,20 +15,26 @@ import torch
 from sonde import store
 from sonde.agents import presets
 from sonde.core import errors, interventions, sites
+from sonde.core import settings as core_settings
 from sonde.store import damage, schemas
 
 EnvFactory = str | Callable[[], Any]
 MOST = 10_000_000  # episodes of a run
 #: Options of an environment or a client: whatever they take; what JSON lacks is written down as its repr.
-Options = Annotated[dict[str, Any], pydantic.PlainSerializer(store.jsonable, when_used="json")]
-Conditions = Mapping[str, tuple[interventions.Intervention, ...]]
+JsonDict = Annotated[dict[str, Any], pydantic.PlainSerializer(store.jsonable, when_used="json")]
+Conditions = Annotated[
+    dict[str, tuple[pydantic.InstanceOf[interventions.Intervention], ...]],
+    pydantic.PlainSerializer(lambda held: store.jsonable({name: written(one) for name, one in held.items()})),
+]
+CONDITIONS = schemas.register("conditions", dict[pydantic.StrictStr, list[schemas.Data]])
+field = core_settings.field
 
 
 def threads() -> Any:
     """A field of settings for torch's threads, which are part of what fixes the last bits."""
     extra: Any = {"option": ""}
     return pydantic.Field(
-        default_factory=torch.get_num_threads, ge=1, description="Threads of torch.", json_schema_extra=extra
+        default_factory=torch.get_num_threads, ge=1, le=4096, description="Threads of torch.", json_schema_extra=extra
     )
 
 
@@ -54,44 +60,33 @@ class Plan:
         return f"{self.index:05d}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Everything that fixes the result of playing.
+class PlaySettings(core_settings.Settings):
+    """Everything that fixes the result of playing."""
 
-    Attributes:
-        environment: A selection such as `20q:0:10`; None if the user brought a function.
-        options: Options of the environment.
-        model: The model's name.
-        episodes: How many episodes per condition.
-        conditions: Interventions by name; episodes of equal number are paired across conditions.
-        seed: Fixes tasks and sampling.
-        max_steps: Stop an episode after so many steps.
-        wave: Episodes that go together.
-        capture: `sites` (names), `positions`, `dtype`; no sites: tokens only.
-        generation: Sampling settings of the client, and `context_policy`.
-        threads: Threads of torch.
-    """
+    environment: str | None = field(None, "A preset with selectors, such as 20q:0:10; none for a function.", option="")
+    options: JsonDict = field({}, "Options of the environment.", option="--option")
+    model: str = field(..., "The model's name.")
+    episodes: int = field(..., "How many episodes per condition.", ge=1, le=MOST)
+    conditions: Conditions = field(
+        {"": ()},
+        "Interventions by name; episodes of equal number are paired across conditions.",
+        option="",
+        min_length=1,
+    )
+    seed: int = field(0, "Fixes tasks and sampling.", ge=0)
+    max_steps: int | None = field(None, "Stop an episode after so many steps.", ge=1)
+    wave: int = field(16, "Episodes that go together.", ge=1)
+    capture: JsonDict = field(..., "`sites` (names), `positions`, `dtype`; no sites: tokens only.", option="")
+    generation: JsonDict = field({}, "Sampling settings of the client, and `context_policy`.", option="")
+    threads: int = threads()
 
-    environment: str | None
-    options: Mapping[str, Any]
-    model: str
-    episodes: int
-    conditions: Conditions
-    seed: int = 0
-    max_steps: int | None = None
-    wave: int = 16
-    capture: Mapping[str, Any]
-    generation: Mapping[str, Any]
-    threads: int
-
-    def __post_init__(self) -> None:
-        """Refuses impossible settings."""
-        for name, least in (("episodes", 1), ("wave", 1), ("threads", 1), ("max_steps", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < least):
-                raise errors.RequestError(f"{name} must be a whole number from {least} up, got {value!r}")
-        if not self.conditions:
-            raise errors.RequestError("there are no conditions to play under: leave them out, or give at least one")
+    @pydantic.model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.episodes * len(self.conditions) > MOST:
+            raise ValueError(f"there can be at most {MOST} episodes, got {self.episodes * len(self.conditions)}")
+        if not isinstance(self.capture.get("sites"), list | tuple):
+            raise ValueError(f"capture must name its sites, got {self.capture!r:.200}")
+        return self
 
     def plans(self) -> list[Plan]:
         """All episodes, conditions of one episode side by side."""
@@ -117,14 +112,8 @@ class Settings:
         found = [spec.name for spec in specs if isinstance(spec, interventions.Opaque)]
         return found if self.environment else ["an environment given as a function", *found]
 
-    def to_json(self) -> dict[str, Any]:
-        """The settings as JSON data; what is opaque is named only."""
-        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        plain["conditions"] = {name: written(held) for name, held in self.conditions.items()}
-        return store.jsonable(plain)
-
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Settings":
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
         """Reads what `to_json` wrote.
 
         Raises:
@@ -132,38 +121,12 @@ class Settings:
             RequestError: It is something else.
         """
         try:
-            schemas.check(dict(data), SETTINGS)
-            conditions = {name: read(held) for name, held in data["conditions"].items()}
-            return cls(**{**data, "conditions": conditions})
+            schemas.check(content.get("conditions"), CONDITIONS)
         except damage.UnreadableError as error:
             raise errors.RequestError(f"these are no settings of play: {error}") from error
-
-
-class _Settings(pydantic.BaseModel):
-    """What `Settings.to_json` writes."""
-
-    model_config = pydantic.ConfigDict(extra="forbid")
-
-    environment: schemas.Text | None
-    options: schemas.Data
-    model: schemas.Text
-    episodes: schemas.Count
-    conditions: dict[pydantic.StrictStr, list[schemas.Data]]
-    seed: Annotated[pydantic.StrictInt, pydantic.Field(ge=0)]
-    max_steps: schemas.Count | None
-    wave: schemas.Count
-    capture: schemas.Data
-    generation: schemas.Data
-    threads: Annotated[schemas.Count, pydantic.Field(le=4096)]
-
-    @pydantic.model_validator(mode="after")
-    def _possible(self) -> "_Settings":
-        if self.episodes * len(self.conditions) > MOST or not isinstance(self.capture.get("sites"), list):
-            raise ValueError(f"capture must name its sites, and there can be at most {MOST} episodes")
-        return self
-
-
-SETTINGS = schemas.register("settings of play", _Settings)
+        return super().from_json(
+            {**content, "conditions": {name: read(one) for name, one in content["conditions"].items()}}
+        )
 
 
 def step_seed(seed: int, plan: Plan, step: int) -> int:
@@ -189,7 +152,7 @@ def read(data: Sequence[Mapping[str, Any]]) -> tuple[interventions.Intervention,
     return tuple(map(interventions.from_json, data))
 
 
-def maker(env_factory: EnvFactory, settings: Settings) -> Callable[[], Any]:
+def maker(env_factory: EnvFactory, settings: PlaySettings) -> Callable[[], Any]:
     """What makes the environments; the run's seed orders their tasks unless the options say otherwise."""
     if not isinstance(env_factory, str):
         return env_factory
@@ -197,7 +160,7 @@ def maker(env_factory: EnvFactory, settings: Settings) -> Callable[[], Any]:
 
 
 def recording(asked: Any, site_names: Sequence[str]) -> dict[str, Any]:
-    """`Settings.capture` from what a user may write for it.
+    """`PlaySettings.capture` from what a user may write for it.
 
     Raises:
         RequestError: An unknown key.

@@ -11,24 +11,19 @@ plays nothing twice. Cost: see `waves`.
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
-import torch
-
-from sonde import store
-from sonde.agents import plans, progress, trajectories, waves
-from sonde.core import errors, interventions
+from sonde import experiments, store
+from sonde.agents import plans, plays, trajectories
+from sonde.core import errors, interventions, progress
 from sonde.models import adapters, identity, loading
 from sonde.models import model as models_model
 from sonde.store import layout
 
-KIND = "play"
-#: Tokens generated per answer at most, where neither the environment nor the caller says.
-NEW_TOKENS = 64
+KIND, NEW_TOKENS = plays.KIND, plays.NEW_TOKENS
 Specs = Sequence[interventions.Intervention]
-OnProgress = Callable[[progress.Progress], None]
 
 
 class Options(TypedDict, total=False):
@@ -48,7 +43,10 @@ class Options(TypedDict, total=False):
         run: Name of the run; one that is there already is taken up.
         runs_dir: Folder of all runs; $SONDE_RUNS or ./runs.
         engine: `local`, or `ray` for a Ray cluster.
-        on_progress: Called with a Progress after every step.
+        device: Where to put a model that is given by name; see `sonde.load`.
+        dtype: Type of the weights of a model that is given by name.
+        on_progress: Called with a Progress after every step; it counts `steps` and `tokens`, what was played `again` to resume
+            a wave, and what `failed`.
     """
 
     episodes: int
@@ -63,7 +61,9 @@ class Options(TypedDict, total=False):
     run: str | None
     runs_dir: Path | str | None
     engine: str
-    on_progress: OnProgress | None
+    device: Any
+    dtype: Any
+    on_progress: progress.OnProgress | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,6 +100,24 @@ class Played(Sequence[Episode]):
         """Wraps them; users get this from `play`."""
         self.run, self.progress = run, told
         self._episodes = list(episodes)
+
+    @classmethod
+    def of(cls, experiment: plays.Play, settings: plans.PlaySettings, result: experiments.Result) -> "Played":
+        """What an experiment gave.
+
+        Raises:
+            EpisodeError: All episodes failed.
+        """
+        every, rows, run = settings.plans(), result.results["episodes"], result.run
+        make = plans.maker(experiment.environment, settings)
+        origin = trajectories.Origin(settings, make, experiment.model, every[0], experiment.record())
+        episodes = [
+            Episode(plan, run.episodes_dir / plan.id, row["task_id"], row["reward"], row["steps"], row["error"], origin)
+            for plan, row in zip(every, rows, strict=True)
+        ]
+        if all(episode.error for episode in episodes):
+            raise errors.EpisodeError(f"all {len(episodes)} episodes failed; the first: {episodes[0].error}")
+        return cls(run, episodes, experiment.progress or progress.Progress("episodes", len(every), len(every)))
 
     def __len__(self) -> int:
         """How many episodes."""
@@ -151,39 +169,27 @@ async def play_async(env_factory: plans.EnvFactory, model: Any, **options: Unpac
     if unknown:
         name = min(unknown)
         raise TypeError(f"play has no option {name!r}{errors.suggest(name, Options.__annotations__)}")
-    engine = options.get("engine", "local")
-    if engine not in ("local", "ray"):
-        raise errors.RequestError(f"no engine {engine!r}: choose 'local' or 'ray'")
-    from sonde.agents import cluster
+    with loaded(model, device=options.get("device"), dtype=options.get("dtype")) as opened:
+        return await _run(env_factory, opened, settings_of(env_factory, opened, options), options)
 
-    with loaded(model) as opened:
-        settings = settings_of(env_factory, opened, options)
-        make = plans.maker(env_factory, settings)
-        make()  # a bad option or an empty selection is found before anything is written
-        held = await asyncio.to_thread(identity.of, opened)  # it waits for a batch under way
-        if engine == "ray":
-            await cluster.check(settings, opened, held)
-        run = store.Run.take_up(
-            options.get("runs_dir"),
-            kind=KIND,
-            model=held,
-            settings=settings.to_json(),
-            seed=settings.seed,
-            id=options.get("run"),
-        )
-        identity.check(run.manifest["model"], held, what=f"run {run.id}")
-        report = progress.Reporter(len(settings.plans()), options.get("on_progress"))
-        todo = [wave for wave in settings.waves() if not _finished(run, wave)]
-        report.skip(len(settings.plans()) - sum(len(wave) for wave in todo))
-        if engine == "ray":
-            await cluster.play(run, settings, held, todo, on_tick=report)
-        else:
-            stage = waves.Stage(model=opened, make=make, settings=settings, folder=run.episodes_dir, on_tick=report)
-            with pinned(settings.threads), opened.packed():
-                for wave in todo:
-                    await waves.play_wave(stage, wave)
-        origin = trajectories.Origin(settings, make, opened, settings.plans()[0], held)
-        return _ended(run, settings, origin, report.progress)
+
+async def _run(
+    env_factory: plans.EnvFactory, model: models_model.Model, settings: plans.PlaySettings, options: Options
+) -> Played:
+    engine, held = (
+        options.get("engine", "local"),
+        await asyncio.to_thread(identity.of, model),
+    )  # waits for a batch under way
+    experiment = plays.Play(model, env_factory, engine=engine, held=held)
+    result = await experiments.run_async(
+        experiment,
+        settings,
+        run=options.get("run"),
+        runs_dir=options.get("runs_dir"),
+        engine=engine,
+        on_progress=options.get("on_progress"),
+    )
+    return Played.of(experiment, settings, result)
 
 
 def resume(
@@ -192,13 +198,14 @@ def resume(
     *,
     runs_dir: Path | str | None = None,
     engine: str = "local",
-    on_progress: OnProgress | None = None,
+    on_progress: progress.OnProgress | None = None,
 ) -> Played:
     """Takes up an interrupted run, with the settings it was started with.
 
     Args:
         run: The run's folder, or its id in `runs_dir`.
-        model: The model, if it is loaded already; otherwise the one that the run names is loaded, as it was.
+        model: The model, if it is loaded already, or a name to load on the device and in the type that the run has; otherwise
+            the one that the run names is loaded, as it was.
         runs_dir: Folder of all runs; $SONDE_RUNS or ./runs.
         engine: See `Options`.
         on_progress: See `Options`.
@@ -209,29 +216,15 @@ def resume(
         RequestError: The given model is another than the one that played; says what differs.
     """
     found = opened_run(run, runs_dir)
-    settings = plans.Settings.from_json(found.manifest["settings"])
+    settings = plans.PlaySettings.from_json(found.manifest["settings"])
     if settings.environment is None:
         raise errors.OpaqueError(
             f"run {found.id} played an environment given as a function: call sonde.play(function, …, run={found.id!r})"
         )
-    capture = {name: value for name, value in settings.capture.items() if name != "sites"}
-    with pinned(settings.threads), model_of(found, model) as opened:
-        return play(
-            settings.environment,
-            opened,
-            episodes=settings.episodes,
-            conditions=settings.conditions,
-            seed=settings.seed,
-            max_steps=settings.max_steps,
-            wave=settings.wave,
-            capture={"hook_filter": list(settings.capture["sites"]), **capture},
-            generation=settings.generation,
-            options=settings.options,
-            run=found.folder.name,
-            runs_dir=found.folder.parent,
-            engine=engine,
-            on_progress=on_progress,
-        )
+    place: Options = {"run": found.folder.name, "runs_dir": found.folder.parent}
+    with model_of(found, model) as opened:
+        work = _run(settings.environment, opened, settings, {**place, "engine": engine, "on_progress": on_progress})
+        return asyncio.run(work)
 
 
 @contextlib.contextmanager
@@ -241,7 +234,9 @@ def model_of(run: store.Run, model: Any = None) -> Iterator[models_model.Model]:
     Raises:
         ModelError: It cannot be loaded again, or what has its name now is another.
     """
-    with identity.rebuilt(run.manifest["model"]) if model is None else loaded(model) as opened:
+    held = run.manifest["model"]
+    placed = {name: held.get(name) for name in ("device", "dtype")} if isinstance(model, str | Path) else {}
+    with identity.rebuilt(held) if model is None else loaded(model, **placed) as opened:
         yield opened
 
 
@@ -260,13 +255,13 @@ def opened_run(run: str | Path, runs_dir: Path | str | None = None) -> store.Run
     return found
 
 
-def settings_of(env_factory: plans.EnvFactory, model: models_model.Model, options: Options) -> plans.Settings:
+def settings_of(env_factory: plans.EnvFactory, model: models_model.Model, options: Options) -> plans.PlaySettings:
     """The settings that options amount to."""
     if "interventions" in options and "conditions" in options:
         raise errors.RequestError("give interventions, or conditions by name, but not both")
     conditions = options.get("conditions", {"": options.get("interventions", ())})
     generation = {"max_new_tokens": NEW_TOKENS, "temperature": 1.0, **options.get("generation", {})}
-    return plans.Settings(
+    return plans.PlaySettings(
         environment=env_factory if isinstance(env_factory, str) else None,
         options=dict(options.get("options", {})),
         model=model.cfg.model_name,
@@ -277,63 +272,21 @@ def settings_of(env_factory: plans.EnvFactory, model: models_model.Model, option
         wave=options.get("wave", 16),
         capture=plans.recording(options.get("capture"), model.site_names),
         generation=generation,
-        threads=torch.get_num_threads(),
     )
 
 
 @contextlib.contextmanager
-def pinned(threads: int) -> Iterator[None]:
-    """A fixed number of torch's threads for a block: it is part of what fixes the last bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def loaded(model: Any, *, device: Any = None, dtype: Any = None) -> Iterator[models_model.Model]:
+    """A model for a block: loaded and closed again if it is a name, left open if it is a model.
 
-
-@contextlib.contextmanager
-def loaded(model: Any) -> Iterator[models_model.Model]:
-    """A model for a block: loaded and closed again if it is a name, left open if it is a model."""
-    if isinstance(model, (str, Path)):
-        with loading.load(str(model)) as found:
+    Raises:
+        RequestError: A model is given, and where to put it as well.
+    """
+    placed = {name: value for name, value in (("device", device), ("dtype", dtype)) if value is not None}
+    if isinstance(model, str | Path):
+        with loading.load(str(model), **placed) as found:
             yield found
-    else:
-        yield adapters.as_model(model)
-
-
-def _finished(run: store.Run, wave: Sequence[plans.Plan]) -> bool:
-    """Whether every episode of a wave is closed on disk."""
-    known = [run.episode_folder(plan.id) for plan in wave]
-    return all(path.exists() and store.EpisodeReader.open(path).status == "closed" for path in known)
-
-
-def _ended(run: store.Run, settings: plans.Settings, origin: trajectories.Origin, told: progress.Progress) -> Played:
-    episodes = [_episode(run, plan, origin) for plan in settings.plans()]
-    failed = [episode for episode in episodes if episode.error]
-    if run.status != "finished":
-        rewards = [episode.reward for episode in episodes if episode.reward is not None]
-        run.finish(
-            {
-                "episodes": len(episodes),
-                "failed": len(failed),
-                "steps": sum(episode.steps for episode in episodes),
-                "mean_reward": sum(rewards) / len(rewards) if rewards else None,
-            }
-        )
-    if failed and len(failed) == len(episodes):
-        raise errors.EpisodeError(f"all {len(episodes)} episodes failed; the first: {failed[0].error}")
-    return Played(run, episodes, told)
-
-
-def _episode(run: store.Run, plan: plans.Plan, origin: trajectories.Origin) -> Episode:
-    reader = run.episode(plan.id)
-    return Episode(
-        plan,
-        run.episodes_dir / plan.id,
-        reader.metadata.get("task_id"),
-        reader.reward,
-        sum("amends" not in line for line in reader.steps),
-        reader.summary.get("error"),
-        origin,
-    )
+        return
+    if placed:
+        raise errors.RequestError(f"the model is loaded already: leave out {' and '.join(placed)}, or give its name")
+    yield adapters.as_model(model)

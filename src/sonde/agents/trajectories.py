@@ -15,8 +15,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-
 from sonde.agents import client as agents_client
 from sonde.agents import history, plans, waves
 from sonde.capture import joining
@@ -45,7 +43,7 @@ class Origin:
         earlier: For an episode that was forked: the interventions before, each with the step up to which they held.
     """
 
-    settings: plans.Settings
+    settings: plans.PlaySettings
     make: Callable[[], Any]
     model: models_model.Model
     plan: plans.Plan
@@ -60,7 +58,7 @@ class Origin:
             return None
         model: models_model.Model = client.model
         generation = {"max_new_tokens": client.max_new_tokens, **client.generation_kwargs}
-        settings = plans.Settings(
+        settings = plans.PlaySettings(
             environment=None,
             options={},
             model=model.cfg.model_name,
@@ -68,12 +66,11 @@ class Origin:
             conditions={"": (*models_model.bind_hooks(client.fwd_hooks, model), *_in_force(model))},
             seed=int(generation.get("seed") or 0) % 2**64,  # which may be negative there
             max_steps=int(max_steps) if max_steps else None,
-            capture=capture,
+            capture=dict(capture),
             generation={
                 **{name: value for name, value in generation.items() if value is not None},
                 "context_policy": client.context_policy,
             },
-            threads=torch.get_num_threads(),
         )
         chat: dict[str, Any] = {} if client.chat_template is None else {"chat_template": client.chat_template}
         if client.tokenizer is not model.tokenizer:
@@ -123,7 +120,7 @@ class Origin:
             OpaqueError: It was played with functions, which are not stored.
             RequestError: Another model played it; says what differs.
         """
-        settings, opened = plans.Settings.from_json(data["settings"]), adapters.as_model(model)
+        settings, opened = plans.PlaySettings.from_json(data["settings"]), adapters.as_model(model)
         played_in = environment or settings.environment
         if played_in is None:
             raise errors.OpaqueError(
@@ -267,8 +264,7 @@ class EpisodeTrajectory(capture_trajectory.TrajectoryActivations):
         before = origin.settings
         present = set(map(id, _in_force(origin.model)))  # these act on the continuations anyway
         same = tuple(spec for spec in origin.under if id(spec) not in present)
-        settings = dataclasses.replace(
-            before,
+        settings = before.changed(
             conditions={"": same if interventions is None else tuple(interventions)},
             capture=before.capture if capture is None else plans.recording(capture, origin.model.site_names),
             max_steps=before.max_steps if max_steps is None else max_steps,
@@ -276,7 +272,7 @@ class EpisodeTrajectory(capture_trajectory.TrajectoryActivations):
         return now_or_later(self._rolled(origin, settings, past, n))
 
     async def _rolled(
-        self, origin: Origin, settings: plans.Settings, past: Sequence[waves.Past], n: int
+        self, origin: Origin, settings: plans.PlaySettings, past: Sequence[waves.Past], n: int
     ) -> list["EpisodeTrajectory"]:
         stage = waves.Stage(
             model=origin.model, make=origin.make, settings=settings, folder=None, past=past, chat=origin.chat

@@ -163,7 +163,7 @@ class Stage:
 
     model: models_model.Model
     make: Callable[[], Any]
-    settings: plans.Settings
+    settings: plans.PlaySettings
     folder: Path | None
     on_tick: OnTick | None = None
     past: Sequence[Past] = ()

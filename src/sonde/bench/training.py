@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from sonde.agents import playing
+from sonde import experiments
 from sonde.bench import batched, correspondence, high, measuring, optimising, recipes, siit, sizes, starting
 from sonde.circuits import graph as circuits_graph
 from sonde.core import errors
@@ -117,7 +117,7 @@ def train(
         RequestError: The folder holds a run of another recipe or task.
         StoreError: It cannot be written, or another training is in it.
     """
-    with alone(folder), playing.pinned(1):
+    with alone(folder), experiments.pinned(1):
         run, saved = _Run(task, shape, recipe, folder, start), time.monotonic()
         while run.learning and run.step < recipe.steps:
             run.learn()

@@ -194,7 +194,7 @@ def _steps(experiment: experiments.Experiment[Any], settings: Any, options: tupl
                     if _is_open(stage) or not context.path(stage.name).exists():
                         yield from _computed(context, stage)
             return _finished(context)
-        except (Exception, asyncio.CancelledError) as error:
+        except Exception as error:
             with contextlib.suppress(errors.StoreError):  # a full disk has the last word
                 kept.fail(f"{type(error).__name__}: {error}")
             raise

@@ -38,8 +38,8 @@ class CompareSettings(core_settings.Settings):
     episodes: int = field(16, "Games per model.", ge=2)
     seed: int = field(0, "Fixes tasks and sampling.", ge=0)
     max_steps: int | None = field(None, "Stop a game after so many steps.", ge=1)
-    generation: plans.Options = field({}, "Sampling settings of the client.", option="")
-    options: plans.Options = field({}, "Options of the environment.", option="")
+    generation: plans.JsonDict = field({}, "Sampling settings of the client.", option="")
+    options: plans.JsonDict = field({}, "Options of the environment.", option="")
     wave: int = field(16, "Games that go together in one batch.", option="", ge=1)
     threads: int = plans.threads()
 
@@ -83,7 +83,7 @@ async def _played(context: Context, item: Mapping[str, Any]) -> dict[str, Any]:
             options=settings.options,
             run=f"model-{item['number']}",
             runs_dir=context.folder / "games",
-            on_progress=lambda now: context.tell(name, now.done, now.episodes),
+            on_progress=lambda now: context.tell(name, now.done, now.total),
         )
         return {"values": {str(one.plan.episode): _values(one.trajectory) for one in played if one.error is None}}
 

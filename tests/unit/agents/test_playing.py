@@ -1,14 +1,18 @@
 """Playing many episodes: paired, recorded, interrupted and taken up again."""
 
+import asyncio
 import json
+import shlex
 
 import numpy as np
 import pytest
 import torch
+import typer.main
 
 import sonde
-from sonde import testing
-from sonde.agents import history, playing
+from sonde import store, testing
+from sonde._cli import play as cli
+from sonde.agents import history, playing, plays
 from sonde.core import errors
 from sonde.models import generation
 from sonde.store import documents
@@ -51,7 +55,7 @@ class Stop(BaseException):
 
 def stop_after(steps):
     def told(progress):
-        if progress.steps >= steps:
+        if progress.counts["steps"] >= steps:
             raise Stop
 
     return told
@@ -99,7 +103,12 @@ def test_an_interrupted_run_is_taken_up_bit_by_bit(model, tmp_path, stop):
         play(model, tmp_path / "cut", run="it", on_progress=stop_after(stop))
     kept = {path: path.read_bytes() for path in (tmp_path / "cut").rglob("steps.jsonl")}
     told = []
-    again = play(model, tmp_path / "cut", run="it", on_progress=lambda now: told.append((now.steps, now.again)))
+    again = play(
+        model,
+        tmp_path / "cut",
+        run="it",
+        on_progress=lambda now: told.append((now.counts["steps"], now.counts["again"])),
+    )
     assert episode_bytes(again) == episode_bytes(whole)
     assert all(path.read_bytes().startswith(before) for path, before in kept.items())
     assert told[-1][0] == sum(episode.steps for episode in whole) - sum(b.count(b"\n") for b in kept.values())
@@ -109,7 +118,12 @@ def test_finished_waves_are_not_played_again(model, tmp_path):
     with pytest.raises(Stop):
         play(model, tmp_path, run="it", on_progress=stop_after(13))  # the second wave has begun
     told = []
-    play(model, tmp_path, run="it", on_progress=lambda now: told.append((now.steps, now.again, now.done)))
+    play(
+        model,
+        tmp_path,
+        run="it",
+        on_progress=lambda now: told.append((now.counts["steps"], now.counts["again"], now.done)),
+    )
     assert told[0][2] >= 3
     assert told[-1][0] + told[-1][1] <= 7 + 1  # the steps of the second wave
 
@@ -200,17 +214,17 @@ def test_a_server_that_is_down_stops_the_run_and_it_can_be_taken_up(model, tmp_p
     up.append(True)
     played = playing.play(Needs, model, **options)
     assert [episode.error for episode in played] == [None, None]
-    assert played.progress.again == 2
+    assert played.progress.counts["again"] == 2
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"episodes": 0}, "episodes must be"),
-        ({"wave": 0}, "wave must be"),
-        ({"max_steps": 0}, "max_steps must be"),
-        ({"seed": -1}, "seed must be"),
-        ({"conditions": {}}, "no conditions"),
+        ({"episodes": 0}, "episodes must be 1 or more, got 0"),
+        ({"wave": 0}, "wave must be 1 or more, got 0"),
+        ({"max_steps": 0}, "max_steps must be 1 or more, got 0"),
+        ({"seed": -1}, "seed must be 0 or more, got -1"),
+        ({"conditions": {}}, "conditions must have 1 or more"),
         ({"conditions": {"a": ()}, "interventions": ()}, "not both"),
         ({"engine": "slurm"}, "no engine"),
         ({"capture": {"places": 1}}, "capture takes"),
@@ -310,6 +324,72 @@ def test_a_run_of_an_edited_model_is_not_resumed_with_the_original(tmp_path):
             playing.resume(cut)
         assert (cut / "episodes").stat().st_mtime_ns == before
         assert len(playing.resume(cut, edited)) == 3
+
+
+def test_a_run_says_what_it_is_and_a_stopped_one_is_interrupted_until_it_is_finished(model, tmp_path):
+    cut = stopped(model, tmp_path)
+    run = store.Run.open(cut)
+    assert (run.status, run.manifest["kind"]) == ("interrupted", "play")
+    assert (run.manifest["model"]["device"], run.manifest["model"]["dtype"]) == ("cpu", "float32")
+    with run.lock():
+        assert run.status == "running"
+        with pytest.raises(errors.StoreError, match="another process"):
+            playing.resume(cut, model)
+    again = playing.resume(cut, model)
+    assert store.Run.open(cut).status == "finished"
+    assert store.verify_run(cut) == []
+    rows = json.loads((cut / "results.json").read_text())["episodes"]
+    assert [(row["id"], row["steps"], row["reward"]) for row in rows] == [(e.plan.id, e.steps, e.reward) for e in again]
+
+
+async def test_a_run_that_is_cancelled_is_interrupted(model, tmp_path):
+    playing_on = asyncio.Event()
+    work = asyncio.ensure_future(playing.play_async(scripted, model, run="it", runs_dir=tmp_path,
+                                                    on_progress=lambda now: playing_on.set()))  # fmt: skip
+    await playing_on.wait()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert store.Run.open(tmp_path / "it").status == "interrupted"
+
+
+def test_a_run_that_fails_says_why(model, tmp_path):
+    class Down(testing.ScriptedEnvironment):
+        async def _act(self, action):
+            raise errors.ServerError("the oracle is down")
+
+    with pytest.raises(errors.ServerError):
+        playing.play(Down, model, runs_dir=tmp_path, run="it")
+    run = store.Run.open(tmp_path / "it")
+    assert (run.status, run.manifest["error"]) == ("failed", "ServerError: the oracle is down")
+
+
+def test_a_model_that_is_named_is_loaded_as_asked_and_resumed_as_recorded(tmp_path):
+    options = {"max_steps": 1, "generation": {"max_new_tokens": 4}, "runs_dir": tmp_path, "run": "it"}
+    playing.play("20q", "tiny-llama", dtype="bfloat16", device="cpu", **options)
+    assert store.Run.open(tmp_path / "it").manifest["model"]["dtype"] == "bfloat16"
+    assert playing.resume(tmp_path / "it", "tiny-llama").run.status == "finished"
+    with pytest.raises(errors.RequestError, match=r"its weights are of type float32, not bfloat16"):
+        playing.play("20q", "tiny-llama", **options)
+    with sonde.load("tiny-llama") as loaded, pytest.raises(errors.RequestError, match="leave out dtype"):
+        playing.play("20q", loaded, dtype="bfloat16", **options)
+
+
+def test_the_command_of_a_run_asks_for_the_same(model, tmp_path):
+    options = {
+        "episodes": 2,
+        "max_steps": 1,
+        "capture": "blocks.1.hook_resid_post",
+        "seed": 4,
+        "options": {"step_limit": 3},
+    }
+    settings = playing.settings_of("20q:0:2", model, options)
+    words = shlex.split(plays.Play(model, "20q:0:2").command(settings))
+    asked = typer.main.get_command(cli.app).make_context("play", words[2:]).params
+    assert (asked["environment"], asked["model"], asked["option"]) == ("20q:0:2", "tiny-llama", ["step_limit=3"])
+    assert (asked["episodes"], asked["max_steps"], asked["seed"]) == (2, 1, 4)
+    assert (asked["capture"], asked["max_new_tokens"]) == (["blocks.1.hook_resid_post"], 64)
+    assert plays.Play(model, scripted).command(playing.settings_of(scripted, model, options)) == ""
 
 
 def test_a_run_of_an_earlier_version_is_resumed_by_the_name_it_has(model, tmp_path):

@@ -120,7 +120,7 @@ def id_of(run: store.Run, number: str) -> str:
     if id not in ids:
         known = f"{ids[0]} to {ids[-1]}" if ids else "none"
         raise errors.RequestError(f"run {run.id} has no episode {number!r}: it has {known}")
-    settings = plans.Settings.from_json(run.manifest["settings"])
+    settings = plans.PlaySettings.from_json(run.manifest["settings"])
     under = next((settings.conditions[plan.condition] for plan in settings.plans() if plan.id == id), ())
     if under:
         raise errors.RequestError(

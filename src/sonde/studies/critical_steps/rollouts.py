@@ -83,8 +83,7 @@ async def roll_out(
     stage = waves.Stage(
         model=origin.model,
         make=origin.make,
-        settings=dataclasses.replace(
-            origin.settings,
+        settings=origin.settings.changed(
             conditions={name: tuple(held) for name, held in conditions.items()},
             capture={"sites": [], "positions": "all"},
         ),

@@ -37,8 +37,8 @@ class CriticalStepsSettings(core_settings.Settings):
     seed: int = field(0, "Fixes tasks, sampling and the choice of random cells.", ge=0)
     max_steps: int | None = field(None, "Stop an episode after so many steps.", ge=2)
     wave: int = field(16, "Rows of a batch; part of what fixes the last bits.", ge=1)
-    generation: plans.Options = field({}, "Sampling settings of the client.", option="")
-    options: plans.Options = field({}, "Options of the environment.", option="--option")
+    generation: plans.JsonDict = field({}, "Sampling settings of the client.", option="")
+    options: plans.JsonDict = field({}, "Options of the environment.", option="--option")
     threads: int = plans.threads()
 
     @pydantic.field_validator("layers")

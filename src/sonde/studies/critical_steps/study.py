@@ -63,7 +63,7 @@ class CriticalSteps(experiments.Experiment[study_settings.CriticalStepsSettings]
             self.model,
             run="played",
             runs_dir=context.folder,
-            on_progress=lambda now: context.tell("play", now.done, now.episodes),
+            on_progress=lambda now: context.tell("play", now.done, now.total),
             **options,
         )
         return study_settings.untouched(played)

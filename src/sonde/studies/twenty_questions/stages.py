@@ -37,7 +37,7 @@ async def collect(context: Context) -> dict[str, Any]:
         capture={"hook_filter": [f"blocks.{layer}.hook_resid_post" for layer in settings.layers]},
         run="collect",
         seed=settings.seed,
-        on_progress=lambda now: context.tell("collect: games", now.done, now.episodes),
+        on_progress=lambda now: context.tell("collect: games", now.done, now.total),
         **common(context, temperature, games.train_options),
     )
     fine = [(one.plan.episode, one.trajectory) for one in played if one.error is None]
@@ -162,9 +162,7 @@ async def _temperature(context: Context, games: study_settings.Games) -> tuple[f
             episodes=settings.pilot,
             run=f"pilot-{number}",
             seed=settings.seed,
-            on_progress=lambda now, heat=temperature: context.tell(
-                f"collect: pilot at {heat:g}", now.done, now.episodes
-            ),
+            on_progress=lambda now, heat=temperature: context.tell(f"collect: pilot at {heat:g}", now.done, now.total),
             **common(context, temperature, games.train_options),
         )
         moments = [moment for one in played for moment in history.moments(one.trajectory)]

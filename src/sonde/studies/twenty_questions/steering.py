@@ -76,7 +76,7 @@ async def steer(context: stages.Context) -> dict[str, Any]:
         conditions={one.name: one.specs for one in conditions},
         run="steer",
         seed=settings.seed + 1,
-        on_progress=lambda now: context.tell("steer: games", now.done, now.episodes),
+        on_progress=lambda now: context.tell("steer: games", now.done, now.total),
         **stages.common(context, context.found("collect")["temperature"], games.test_options),
     )
     fine = [one for one in played if one.error is None]
