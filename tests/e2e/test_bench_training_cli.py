@@ -32,8 +32,8 @@ def test_the_readmes_commands_work_one_after_the_other(here, monkeypatch):
     monkeypatch.setattr(training.Recipe, "steps", property(lambda recipe: recipe.epochs))  # a step stands for an epoch
     found, text = typed("train iit -i 3 --epochs 30 -s 0.4 -iit 1 -b 1 --early-stop")
     assert found.exit_code == 0, text
-    assert "seed 0 ended" in text
-    assert "Weights 510: results/bench/case-3/510" in text
+    assert "Case 3, weights 510, seed 0, at most 30 steps" in text
+    assert "3 0 ended" in text
     found, text = typed("run sp -i 3 --siit-weights 510 --lambda-reg 0.5 --epochs 3 --pairs 20 --run sp --out results")
     assert found.exit_code == 0, text
     first, second = (here / place / "sp/case-3-510-seed-0/result.json" for place in ("runs/sp", "results"))
@@ -58,7 +58,6 @@ def test_an_empty_circuit_is_a_warning_with_the_usable_range(here):
     ("words", "said"),
     [
         ("run acdc -i 3 --tracr --treshold 0.1", "No such option"),
-        ("train iit -i 3 --siit-sampling every", "none of individual, sample_all, all"),
     ],
 )
 def test_what_was_typed_wrongly_is_refused_with_2(here, words, said):
@@ -70,6 +69,8 @@ def test_what_was_typed_wrongly_is_refused_with_2(here, words, said):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        ("train iit -i 3 --siit-sampling every", "way must be one of individual, sample_all, all, mixed"),
+        ("train iit -i 3 -s 0 -iit 0 -b 0", "nothing to learn"),
         ("run acdc -i 3", "give one of --tracr, --siit-weights, --interp-bench and --folder"),
         ("run acdc --tracr", "name a case with -i"),
         ("eval realism -i 3 --siit-weights 510", "what must be one of iit, iit_acdc"),
@@ -105,13 +106,13 @@ def test_a_training_can_begin_with_the_weights_of_an_earlier_one(here, monkeypat
 
     monkeypatch.setattr(training.Recipe, "steps", property(lambda recipe: recipe.epochs))
     for words in (
-        "train iit -i 3 --begin embedded --epochs 1 --lr 0 --batch-size 8 --pool 7",
+        "train iit -i 3 --begin embedded --epochs 1 --lr 0 --batch-size 8 --pool 7 --run begun",
         "train ioi --epochs 1 --lr 0 --batch-size 4 --out first",
         "train ioi --next-token --begin first --epochs 1 --lr 0 --batch-size 4",
     ):
         found, text = typed(words)
         assert found.exit_code == 0, text
-    log = json.loads((here / "results/bench/case-3/510/seed-0/log.json").read_text())
+    log = json.loads((here / "runs/begun/seed-0/log.json").read_text())
     assert log["begun"] == "case-3/seed-0"
     assert (log["recipe"]["batch"], log["recipe"]["pool"]) == (8, 7)
     assert log["measured"]["accuracy"] > 0.99
@@ -120,7 +121,7 @@ def test_a_training_can_begin_with_the_weights_of_an_earlier_one(here, monkeypat
 def test_a_training_that_diverges_stops_with_a_warning_and_weights_that_can_be_used(here):
     found, text = typed("train iit -i 3 --epochs 1 --lr 1e30 --batch-size 320")
     assert found.exit_code == 1, text
-    assert "seed 0 diverged" in text
+    assert "3 0 diverged" in text
     assert "Lower --lr" in text
     found, text = typed("eval iit -i 3 --siit-weights 510 --rows 10")
     assert found.exit_code == 0, text

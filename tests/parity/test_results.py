@@ -62,8 +62,8 @@ PRODUCERS = {
     "play": ("play 20q -m tiny-llama -n 3 --max-steps 2 --max-new-tokens 6 --run it", "runs/it/episodes/*/steps.jsonl"),
     "trace-episode": ("trace episode it 0 --layers 2 --run traced", "runs/traced/results.json"),
     "bench-train": (
-        "bench train iit -i 3 --epochs 1 --batch-size 32 --lr 0.005 --pool 4 --threshold 0.2 --early-stop --out trained",
-        "trained/**/log.json",
+        "bench train iit -i 3 --epochs 1 --batch-size 32 --lr 0.005 --pool 4 --threshold 0.2 --early-stop --run it",
+        "runs/it/seed-*/log.json",
     ),
     "bench-run": ("bench run eap -i 3 --tracr --pairs 20 --run it", "runs/it/eap/**/*.json"),
     "bench-eval": ("bench eval iit -i 3 --interp-bench --rows 200 --pairs 20 --run it", "runs/it/iit/**/*.json"),

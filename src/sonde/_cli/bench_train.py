@@ -5,12 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-from sonde._cli import screens
+from sonde._cli import launch, screens
 
 TRAINING = (
     "Examples: sonde bench train iit -i 3 --epochs 30 -s 0.4 -iit 1 -b 1 --early-stop · sonde bench train ioi --early-stop · "
     "sonde bench train ioi --next-token --early-stop · "
-    "sonde bench train core --seeds 0,1 --out DIR"
+    "sonde bench train core --seeds 0,1 --run core"
 )
 
 train = typer.Typer(help="Train models whose circuit is known.", no_args_is_help=True, epilog=TRAINING)
@@ -28,7 +28,10 @@ Seeds = Annotated[str, typer.Option(help="Seeds, as 0,1,2 or 0:8; all are traine
 Separate = Annotated[bool, typer.Option("--separate-steps", help="A step of the optimiser for each loss.")]
 SamePlace = Annotated[bool, typer.Option("--same-place", help="Nodes stand where they stand in the program.")]
 Detached = Annotated[bool, typer.Option("--detached", help="No gradient through what is swapped in, as published.")]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where; a run that is there goes on. results/bench.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Train in this folder, and go on with what is there; the run gets a copy."),
+]
 Batch = Annotated[int, typer.Option("--batch-size", min=1, help="Rows per step; an epoch has 96,000.")]
 Pool = Annotated[
     int, typer.Option(min=1, help="Different batches, taken in turn; more, where a model learns them by heart.")
@@ -39,17 +42,9 @@ Begin = Annotated[
 ]
 
 
-def _recipe(*, seeds: str, early_stop: bool, threshold: float, **given: Any) -> Any:
-    from sonde.bench import siit, training
-    from sonde.core import errors
-
-    if given["way"] not in siit.WAYS:
-        raise typer.BadParameter(
-            f"{given['way']!r} is none of {', '.join(siit.WAYS)}{errors.suggest(given['way'], siit.WAYS)}",
-            param_hint="--siit-sampling",
-        )
+def _recipe(*, seeds: str, early_stop: bool, threshold: float, **given: Any) -> dict[str, Any]:
     numbers = screens.whole_numbers(seeds, "--seeds") or [0]
-    return training.Recipe(seeds=tuple(numbers), threshold=threshold if early_stop else None, **given)
+    return {"seeds": tuple(numbers), "threshold": threshold if early_stop else None, **given}
 
 
 @train.command("iit", epilog=TRAINING)
@@ -71,10 +66,12 @@ def train_iit(
     pool: Pool = 400,
     begin: Begin = None,
     out: Out = None,
+    run: launch.RunName = None,
+    runs: launch.RunsDir = None,
 ) -> None:
     """Train models to compute what a case's program computes, node by node, and nothing elsewhere."""
     _train(
-        indices, out, seeds=seeds, early_stop=early_stop, threshold=threshold, epochs=epochs, strict=strict_weight,
+        indices, (out, run, runs), seeds=seeds, early_stop=early_stop, threshold=threshold, epochs=epochs, strict=strict_weight,
         iit=iit_weight, behaviour=behaviour_weight, rate=lr, way=siit_sampling, separate=separate_steps,
         same_place=same_place, detached=detached,
         begin=begin, batch=batch_size, pool=pool,
@@ -100,13 +97,15 @@ def train_ioi(
     pool: Pool = 400,
     begin: Begin = None,
     out: Out = None,
+    run: launch.RunName = None,
+    runs: launch.RunsDir = None,
 ) -> None:
     """Train models to solve indirect object identification with three known nodes.
 
     The plain loss has no weight here: swaps alone teach the task, and with it the way through the nodes was not found.
     """
     _train(
-        "ioi_next_token" if next_token else "ioi", out, seeds=seeds, early_stop=early_stop, threshold=threshold, epochs=epochs, strict=strict_weight,
+        "ioi_next_token" if next_token else "ioi", (out, run, runs), seeds=seeds, early_stop=early_stop, threshold=threshold, epochs=epochs, strict=strict_weight,
         iit=iit_weight, behaviour=behaviour_weight, rate=lr, way=siit_sampling, separate=separate_steps,
         same_place=same_place, detached=detached,
         begin=begin, batch=batch_size, pool=pool,
@@ -125,73 +124,49 @@ def train_core(
     batch_size: Batch = 128,
     ship: Annotated[bool, typer.Option("--ship", help="Put models of 99.5 % or more into the package.")] = False,
     out: Out = None,
+    run: launch.RunName = None,
+    runs: launch.RunsDir = None,
 ) -> None:
     """Train the cases of a group, small ones first, with up to three tries each; resumable over days.
 
-    Several processes may be given the same folder: they share the work. With --ship every model that is good enough is
-    put beside those that come with Sonde as soon as it is finished, in place of an outdated one.
+    Several processes, each with a run of its own, may be given the same --out: they share the work. With --ship every model that is
+    good enough is put beside those that come with Sonde as soon as it is finished, in place of an outdated one.
     """
-    from rich import console
-
-    from sonde.bench import cases, shipped, suite
+    from sonde.bench import cases, courses, shipped
 
     which: Any = group
-    ids = screens.whole_numbers(only, "--only") or cases.ids(which)
-    recipe = _recipe(
-        seeds=seeds, early_stop=True, threshold=threshold, epochs=epochs, rate=lr, way="mixed", strict=strict_weight,
-        batch=batch_size,
+    chosen = courses.BenchCoreSettings(
+        **_recipe(seeds=seeds, early_stop=True, threshold=threshold, epochs=epochs, rate=lr, strict=strict_weight, batch=batch_size),
+        cases=tuple(screens.whole_numbers(only, "--only") or cases.ids(which)),
     )  # fmt: skip
-    screen, folder = console.Console(), out or shipped.RESULTS / "suite"
 
     def told(case: int, number: int, one: Any) -> None:
-        _say(screen, f"case {case}, try {number}, {_line(one)}")
-        if ship:
-            shipped.collect(folder, seeds=recipe.seeds, only=[str(case)])
+        share = ", ".join(f"{name} {100 * one.measured[name]:.2f} %" for name in ("accuracy", "iia", "strict"))
+        _say(f"case {case}, try {number}, seed {one.seed} {one.status} at step {one.step:,}: {share}")
 
-    with screens.stopped(screen, f"the same command and --out {folder}"), screens.bars(screen, single=True) as bar:
-        found = suite.train(ids, recipe, folder, report=told, tell=bar)
-    good = sum(suite.score(one) >= 0.995 for many in found.values() for one in many)
-    _say(screen, f"{good} of {sum(map(len, found.values()))} models at 99.5 % or more: {folder}")
+    made = launch.launch(courses.BenchCore(out=out, ship=ship, on_trained=told), chosen, run=run, runs=runs)
+    found = [one for many in made.results["cases"].values() for one in many]
+    _say(f"{sum(courses.lowest(one) >= courses.GOOD for one in found)} of {len(found)} models at 99.5 % or more.")
     if ship and (old := shipped.list_outdated()):
         named = ", ".join(f"case {case} seed {seed}" for case, seed in old)
-        _say(screen, f"Outdated in {shipped.EMBEDDED}, not listed and best removed: {named}")
+        _say(f"Outdated in {shipped.EMBEDDED}, not listed and best removed: {named}")
 
 
-def _train(case: str, out: Path | None, *, begin: str | None, **given: Any) -> None:
-    from rich import console
+def _train(case: str, where: tuple[Path | None, str | None, Path | None], **given: Any) -> None:
+    from sonde.bench import courses
 
-    from sonde.bench import shipped, training
-
-    recipe, task = _recipe(**given), shipped.task_of(case)
-    folder = out or shipped.folder_of(case, recipe.weight_id)
-    start = [] if begin is None else shipped.earlier(case, begin, recipe.seeds)
-    screen = console.Console()
-    with screens.stopped(screen, f"the same command and --out {folder}"), screens.bars(screen) as told:
-        shape = training.shape_of(task, shipped.sizes_of(case))
-        found = training.train(
-            task, shape, recipe, folder, start=start, tell=lambda doing, done, of: told(task.name, done, of)
+    (out, run, runs), begin = where, given.pop("begin")
+    chosen = courses.BenchTrainSettings(case=case, begin=begin, **_recipe(**given))
+    found = launch.launch(courses.BenchTrain(out=out), chosen, run=run, runs=runs).results["trained"]
+    if lost := [str(one["seed"]) for one in found if one["status"] == "diverged"]:
+        _say(
+            f"Warning: the loss of seed {', '.join(lost)} was no number any more; the weights are the best before. Lower --lr."
         )
-    for one in found:
-        _say(screen, _line(one))
-    _say(screen, f"Weights {recipe.weight_id}: {folder}")
-    if lost := [str(one.seed) for one in found if one.status == "diverged"]:
-        screen.print(
-            f"Warning: the loss of seed {', '.join(lost)} was no number any more; the weights are the best before. Lower --lr.",
-            style="yellow", highlight=False, soft_wrap=True,
-        )  # fmt: skip
         raise typer.Exit(len(lost) == len(found))
 
 
-def _line(one: Any) -> str:
-    share = {name: f"{100 * one.measured[name]:.2f} %" for name in ("accuracy", "iia", "strict")}
-    return (
-        f"seed {one.seed} {one.status} at step {one.step:,}: accuracy {share['accuracy']}, IIA {share['iia']}, "
-        f"strict {share['strict']}"
-    )
-
-
-def _say(screen: Any, text: str) -> None:
-    screen.print(text, soft_wrap=True, highlight=False, markup=False)
+def _say(text: str) -> None:
+    screens.screen().print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def register(app: typer.Typer) -> None:

@@ -15,7 +15,6 @@ refused by name, and not listed (`outdated`). Costs the loading of one tiny mode
 import contextlib
 import dataclasses
 import functools
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ from sonde.bench import (
 from sonde.circuits import graph as circuits_graph
 from sonde.core import errors
 from sonde.models import model as models_model
-from sonde.store import disk, documents, layout, names
+from sonde.store import documents, layout, names
 
 #: Where models may be that were trained with `--out results/bench/…`.
 RESULTS = Path("results") / "bench"
@@ -144,7 +143,10 @@ def _trained_in(runs_dir: Path, case: str, weight_id: int) -> list[Path]:
         with contextlib.suppress(errors.SondeError):
             manifest = documents.read(runs_dir / id / layout.MANIFEST, "manifest")
             told = manifest["settings"]
-            if manifest["kind"] == recipes.KIND and (told.get("case"), told.get("weight_id")) == (case, weight_id):
+            if manifest["kind"] != recipes.KIND or told.get("case") != case:
+                continue
+            weights = {name: told.get(name) for name in ("iit", "behaviour", "strict")}
+            if recipes.Recipe(**weights).weight_id == weight_id:
                 found.append((manifest["created"], runs_dir / id))
     return [folder for _, folder in sorted(found, reverse=True)]
 
@@ -293,9 +295,6 @@ def collect(
             if outdated(case, one.folder) is not None:
                 continue
             if before is None or outdated(case, place) is not None or suite.score(before) < suite.score(one):
-                with disk.explained(place):
-                    place.mkdir(parents=True, exist_ok=True)
-                    for name in (training.MODEL, training.LOG):
-                        shutil.copy(one.folder / name, place / name)
+                one.copy(place)
             count += 1
     return count

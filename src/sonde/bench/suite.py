@@ -1,6 +1,7 @@
-"""How are many cases trained, over days if need be?
+"""Many cases, trained in a folder over days if need be.
 
-    suite.train(cases.ids("core"), training.Recipe(seeds=(0, 1)), folder)      # again: goes on where it was stopped
+    for case, number in suite.tries(cases.ids("core")):
+        suite.attempt(case, number, training.Recipe(seeds=(0, 1)), folder)      # again: goes on where it was stopped
 
 1. Every case has up to three tries, each slower and longer than the one before, and begun with the best weights so far; seeds
    that reached the threshold in one are left out of the next.
@@ -11,38 +12,28 @@
 Costs from some seconds to days of one core, by case: a step of one seed takes 5 ms to 2.5 s.
 """
 
-import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
-from sonde.bench import cases, high, sizes, training
-from sonde.core import errors
+from sonde.bench import cases, high, recipes, sizes, training
+from sonde.core import errors, progress
 
 TRIES = ((1.0, 1), (0.5, 3), (0.2, 10))  # rate and epochs, as multiples of the recipe's
-Report = Callable[[int, int, training.Trained], None]
 
 
-def train(
-    ids: Iterable[int],
-    recipe: training.Recipe,
-    folder: Path,
-    *,
-    report: Report | None = None,
-    tell: training.Tell | None = None,
-) -> dict[int, list[training.Trained]]:
-    """Trains the cases and returns the best of each case's seeds; `report` hears of each one that ends.
+def attempt(
+    case: int, number: int, recipe: recipes.Recipe, folder: Path, *, tell: progress.Tell = progress.silent
+) -> list[training.Trained]:
+    """Trains the seeds of a try for which it is time; returns those that ended, none if another process is at it.
 
     Raises:
-        RequestError: A try of a case in the folder is one of another recipe, or of an older program.
+        RequestError: The try in the folder is one of another recipe, or of an older program.
         StoreError: It cannot be written.
     """
-    ordered = by_size(ids)
-    for case, number in tries(ordered):
-        for seeds in _asked(place(folder, case, number), _seeds(folder, case, number, recipe.seeds)):
-            for one in _try(case, number, dataclasses.replace(recipe, seeds=seeds), folder, tell):
-                if report is not None:
-                    report(case, number, one)
-    return {case: best(folder, case, recipe.seeds) for case in ordered}
+    found: list[training.Trained] = []
+    for seeds in _asked(place(folder, case, number), due(folder, case, number, recipe.seeds)):
+        found += _try(case, number, recipe.model_copy(update={"seeds": seeds}), folder, tell)
+    return found
 
 
 def place(folder: Path, case: int, number: int = 0) -> Path:
@@ -82,7 +73,7 @@ def _cost(case: int) -> int:
     return size.n_layers * size.d_model * (size.d_model + length) * length
 
 
-def _seeds(folder: Path, case: int, number: int, seeds: tuple[int, ...]) -> tuple[int, ...]:
+def due(folder: Path, case: int, number: int, seeds: tuple[int, ...]) -> tuple[int, ...]:
     """The seeds for which it is time to try: their earlier tries have ended without reaching the threshold, and this one has not."""
     for before in range(number):
         ended = training.finished(place(folder, case, before), seeds)
@@ -98,12 +89,10 @@ def _asked(target: Path, seeds: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [part for part in parts if part]
 
 
-def _try(
-    case: int, number: int, recipe: training.Recipe, folder: Path, tell: training.Tell | None
-) -> list[training.Trained]:
+def _try(case: int, number: int, recipe: recipes.Recipe, folder: Path, tell: progress.Tell) -> list[training.Trained]:
     """The seeds that end in this try; none if another process is at it."""
     target, (rate, epochs) = place(folder, case, number), TRIES[number]
-    slower = dataclasses.replace(recipe, rate=recipe.rate * rate, epochs=recipe.epochs * epochs)
+    slower = recipe.model_copy(update={"rate": recipe.rate * rate, "epochs": recipe.epochs * epochs})
     task = high.of_case(cases.get(case))
     start = best(folder, case, recipe.seeds) if number else []
     try:

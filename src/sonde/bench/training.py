@@ -22,7 +22,7 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from torch import Tensor
 from sonde import experiments
 from sonde.bench import batched, correspondence, high, measuring, optimising, recipes, siit, sizes, starting
 from sonde.circuits import graph as circuits_graph
-from sonde.core import errors
+from sonde.core import errors, progress
 from sonde.store import disk
 
 RECIPE, STATE, LOCK = "recipe.json", "state.safetensors", "training.lock"
@@ -44,7 +44,6 @@ MODEL, LOG = starting.MODEL, starting.LOG
 SAVE_SECONDS = 60.0
 COLLAPSE = 0.3
 Recipe = recipes.Recipe
-Tell = Callable[[str, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,6 +63,17 @@ class Trained:
     step: int
     measured: Mapping[str, Any]
     folder: Path
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the folder."""
+        return {"seed": self.seed, "status": self.status, "step": self.step, "measured": dict(self.measured)}
+
+    def copy(self, folder: Path) -> None:
+        """Puts weights and log into another folder."""
+        for name in (MODEL, LOG):  # the log last: with it, all is there
+            with disk.explained(folder / name):
+                disk.make_dirs(folder)
+                disk.write_atomic(folder / name, (self.folder / name).read_bytes())
 
 
 def shape_of(task: high.Task, size: sizes.Sizes) -> batched.Shape:
@@ -101,7 +111,7 @@ def train(
     folder: Path,
     *,
     start: Sequence[Trained] = (),
-    tell: Tell | None = None,
+    tell: progress.Tell = progress.silent,
 ) -> list[Trained]:
     """Trains every seed to its end, or goes on with what is in the folder.
 
@@ -123,8 +133,7 @@ def train(
             run.learn()
             if run.step % recipe.check == 0 or run.step == recipe.steps:
                 run.check()
-            if tell is not None:
-                tell(f"{task.name}, {len(run.learning)} seeds", run.step, recipe.steps)
+            tell(task.name, run.step, recipe.steps)
             if run.learning and time.monotonic() - saved > SAVE_SECONDS:
                 run.save()
                 saved = time.monotonic()
@@ -292,7 +301,7 @@ class _Run:
         ]
         kept = [index for index, one in enumerate(self.learning) if one.seed in still]
         self.state, self.learning = self.state.select(kept), [self.learning[index] for index in kept]
-        asked = dataclasses.replace(self.recipe, seeds=tuple(one.seed for one in self.learning))
+        asked = self.recipe.model_copy(update={"seeds": tuple(one.seed for one in self.learning)})
         self.pupils, self.losses = pupils_of(self.task, self.shape, asked), torch.zeros(len(self.learning), 3)
 
     def _keep(self, rows: list[int]) -> None:
@@ -311,7 +320,7 @@ class _Run:
             log = {
                 "task": self.task.name, "program": self.task.digest, "seed": pupil.seed, "status": status, "step": pupil.step,
                 "stopped": self.step, "seconds": round(self.seconds, 1), "weight_id": self.recipe.weight_id,
-                "recipe": dataclasses.asdict(self.recipe), "shape": dataclasses.asdict(self.shape),
+                "recipe": self.recipe.told(), "shape": dataclasses.asdict(self.shape),
                 "begun": self.begun.get(pupil.seed), "places": dict(places), "measured": one.to_json(), "rows": pupil.rows,
             }  # fmt: skip
             self._write(f"{at}/{MODEL}", safetensors.torch.save(batched.named(self.shape, pupil.best)))
@@ -325,7 +334,7 @@ class _Run:
 
     def _claim(self) -> None:
         """Writes the recipe, or checks it against the one that is there; seeds may be others."""
-        mine = {"task": self.task.name, "program": self.task.digest, **dataclasses.asdict(self.recipe)}
+        mine = {"task": self.task.name, "program": self.task.digest, **self.recipe.told()}
         del mine["seeds"]
         path = self.folder / RECIPE
         if not path.exists():

@@ -1,20 +1,25 @@
-"""Many cases: tries that go on from one another, the best of each, one suite per folder."""
+"""Many cases: tries that go on from one another, the best of each, one run, or several that share a folder."""
 
-import dataclasses
 import json
 
 import pytest
 
-from sonde.bench import suite, training
+from sonde import experiments
+from sonde.bench import courses, roster, suite, training
 
 SHORT = training.Recipe(seeds=(0,), epochs=1, samples=32, batch=16, check=2, rows=8, threshold=None)
 
 
+def core(runs, cases, recipe=SHORT, run="it", on_progress=None, **more):
+    chosen = courses.BenchCoreSettings(cases=tuple(cases), **dict(recipe))
+    return experiments.run(courses.BenchCore(**more), chosen, run=run, runs_dir=runs, on_progress=on_progress)
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    folder, told = tmp_path_factory.mktemp("suite"), []
-    found = suite.train([3], SHORT, folder, report=lambda case, number, one: told.append((case, number, one.seed)))
-    return folder, found, told
+    runs, told = tmp_path_factory.mktemp("suite"), []
+    found = core(runs, [3], on_trained=lambda case, number, one: told.append((case, number, one.seed)))
+    return found.folder, found, told
 
 
 def log_of(folder, number):
@@ -41,43 +46,89 @@ def test_the_best_try_of_a_seed_counts(trained):
     scores = [
         suite.score(one) for number in range(3) for one in training.finished(suite.place(folder, 3, number), (0,))
     ]
-    assert suite.score(found[3][0]) == max(scores)
+    (best,) = found.results["cases"]["3"]
+    assert courses.lowest(best) == max(scores)
+
+
+def test_a_run_of_cases_is_whole_and_a_suite_for_the_leaderboard(trained):
+    folder, found, _ = trained
+    assert found.run.verify() == []
+    entries, _ = roster.suite_of(folder, least=0.0)
+    assert [(entry.case, entry.seed) for entry in entries] == [("3", 0)]
 
 
 def test_a_finished_suite_trains_nothing_again(trained):
-    folder, _, _ = trained
+    folder, found, _ = trained
     again = []
-    suite.train([3], SHORT, folder, report=lambda case, number, one: again.append(one))
+    same = core(folder.parent, [3], on_trained=lambda case, number, one: again.append(one))
     assert again == []
+    assert same.results == found.results
 
 
-def test_a_case_that_another_process_is_at_is_left_to_it(tmp_path):
-    with training.alone(suite.place(tmp_path, 3, 0)):
-        found = suite.train([3], SHORT, tmp_path)
-    assert found == {3: []}
-    assert not (suite.place(tmp_path, 3, 1) / "seed-0").exists()  # its second try waits for the first
+def test_a_try_that_another_process_is_at_is_left_to_it_and_waited_for_in_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(suite, "TRIES", suite.TRIES[:2])
+    monkeypatch.setattr(courses, "POLL", 0.0)
+    shared, other, seen, told = tmp_path / "shared", training.alone(suite.place(tmp_path / "shared", 3, 0)), [], []
+    other.__enter__()
+
+    def waiting(now):
+        seen.append(now.what)
+        if now.what == "case 3, try 0, of another process":
+            assert not (suite.place(shared, 3, 1) / "seed-0").exists()  # its second try waits for the first
+            other.__exit__(None, None, None)  # it ends without a model
+
+    core(tmp_path / "runs", [3], out=shared, on_progress=waiting, on_trained=lambda *one: told.append(one[:2]))
+    assert "case 3, try 0, of another process" in seen
+    assert told == [(3, 0), (3, 1)]
 
 
-def test_seeds_may_be_added_to_a_suite(tmp_path, monkeypatch):
+def test_runs_that_share_a_folder_share_the_work_and_each_has_all_models_in_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(suite, "TRIES", suite.TRIES[:1])
-    suite.train([3], SHORT, tmp_path)
-    more, told = dataclasses.replace(SHORT, seeds=(0, 1)), []
-    suite.train([3], more, tmp_path, report=lambda case, number, one: told.append(one.seed))
+    shared, told = tmp_path / "shared", {"one": [], "two": []}
+    for run, cases in (("one", [3]), ("two", [3, 53])):
+        core(tmp_path / "runs", cases, run=run, out=shared, on_trained=lambda *one, run=run: told[run].append(one[0]))
+    assert told == {"one": [3], "two": [53]}
+    files = [
+        {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("seed-*/*")}
+        for place in (shared, tmp_path / "runs" / "two")
+    ]
+    assert files[0] == files[1]
+    assert len(files[0]) == 4
+
+
+def test_seeds_may_be_added_to_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(suite, "TRIES", suite.TRIES[:1])
+    core(tmp_path / "runs", [3], out=tmp_path / "shared", run="first")
+    more, told = SHORT.model_copy(update={"seeds": (0, 1)}), []
+    found = core(
+        tmp_path / "runs",
+        [3],
+        more,
+        out=tmp_path / "shared",
+        run="more",
+        on_trained=lambda *one: told.append(one[2].seed),
+    )
     assert told == [1]
+    assert [one["seed"] for one in found.results["cases"]["3"]] == [0, 1]
 
 
-def test_a_try_that_was_stopped_half_way_goes_on_though_more_seeds_are_asked_for(tmp_path, monkeypatch):
+def test_a_try_that_was_stopped_half_way_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(suite, "TRIES", suite.TRIES[:1])
     monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
 
-    def stop(doing, done, of):
-        raise KeyboardInterrupt
+    def stop(now):
+        if now.what == "case 3" and now.done == 1:
+            raise KeyboardInterrupt
 
+    longer = SHORT.model_copy(update={"samples": 64})
     with pytest.raises(KeyboardInterrupt):
-        suite.train([3], SHORT, tmp_path, tell=lambda doing, done, of: stop(doing, done, of) if done == 2 else None)
-    assert training.under_way(suite.place(tmp_path, 3, 0)) == (0,)
-    found = suite.train([3], dataclasses.replace(SHORT, seeds=(0, 1)), tmp_path)
-    assert [one.seed for one in found[3]] == [0, 1]
+        core(tmp_path, [3], longer, on_progress=stop)
+    steps = []
+    found = core(
+        tmp_path, [3], longer, on_progress=lambda now: steps.append(now.done) if now.what == "case 3" else None
+    )
+    assert steps[0] == 1, "the step that was not saved is taken again, and no other"
+    assert [one["seed"] for one in found.results["cases"]["3"]] == [0]
 
 
 def test_short_tries_come_first_whatever_their_case():

@@ -63,14 +63,14 @@ def test_a_stopped_run_ends_with_the_weights_of_one_that_was_not(case3, shape, t
 
 def test_a_run_whose_last_seed_leaves_when_it_is_time_to_save_ends_well(case3, shape, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "SAVE_SECONDS", 0.0)
-    found = training.train(case3, shape, dataclasses.replace(SHORT, threshold=0.0), tmp_path)
+    found = training.train(case3, shape, SHORT.model_copy(update={"threshold": 0.0}), tmp_path)
     assert [(one.status, one.step) for one in found] == [("reached", 3)] * 2
 
 
 def test_a_finished_run_is_not_run_again_and_more_seeds_may_join(case3, shape, tmp_path):
     training.train(case3, shape, SHORT, tmp_path)
     before = models(tmp_path)
-    found = training.train(case3, shape, dataclasses.replace(SHORT, seeds=(1, 2)), tmp_path)
+    found = training.train(case3, shape, SHORT.model_copy(update={"seeds": (1, 2)}), tmp_path)
     assert [one.seed for one in found] == [1, 2]
     assert models(tmp_path).items() >= before.items()
 
@@ -78,7 +78,7 @@ def test_a_finished_run_is_not_run_again_and_more_seeds_may_join(case3, shape, t
 def test_another_recipe_in_the_same_folder_is_refused(case3, shape, tmp_path):
     training.train(case3, shape, SHORT, tmp_path)
     with pytest.raises(errors.RequestError, match=r"rate 0\.01 / 0\.1"):
-        training.train(case3, shape, dataclasses.replace(SHORT, rate=0.1), tmp_path)
+        training.train(case3, shape, SHORT.model_copy(update={"rate": 0.1}), tmp_path)
 
 
 def test_an_unfinished_run_of_other_seeds_is_refused(case3, shape, tmp_path, monkeypatch):
@@ -86,12 +86,12 @@ def test_an_unfinished_run_of_other_seeds_is_refused(case3, shape, tmp_path, mon
     with pytest.raises(StoppedError):
         training.train(case3, shape, SHORT, tmp_path, tell=stop_at(4))
     with pytest.raises(errors.RequestError, match=r"unfinished run of seeds \[0, 1\]; asked for \[7\]"):
-        training.train(case3, shape, dataclasses.replace(SHORT, seeds=(7,)), tmp_path)
+        training.train(case3, shape, SHORT.model_copy(update={"seeds": (7,)}), tmp_path)
 
 
 def test_a_seed_learns_the_same_beside_others_and_alone(case3, shape, tmp_path):
     training.train(case3, shape, SHORT, tmp_path / "both")
-    training.train(case3, shape, dataclasses.replace(SHORT, seeds=(1,)), tmp_path / "one")
+    training.train(case3, shape, SHORT.model_copy(update={"seeds": (1,)}), tmp_path / "one")
     both, one = (
         training.safetensors.torch.load_file(tmp_path / name / "seed-1" / training.MODEL) for name in ("both", "one")
     )
@@ -128,19 +128,19 @@ def test_a_seed_that_collapses_goes_back_to_its_best_weights_at_half_the_rate(ca
 
 
 def test_separate_steps_take_three_updates_a_batch(case3, shape, tmp_path):
-    run = training._Run(case3, shape, dataclasses.replace(SHORT, separate=True), tmp_path)
+    run = training._Run(case3, shape, SHORT.model_copy(update={"separate": True}), tmp_path)
     run.learn()
     assert (run.step, run.state.updates, run.losses.shape) == (1, 3, (2, 3))
 
 
 def test_a_loss_without_weight_is_not_computed(case3, shape, tmp_path):
-    run = training._Run(case3, shape, dataclasses.replace(SHORT, behaviour=0.0), tmp_path)
+    run = training._Run(case3, shape, SHORT.model_copy(update={"behaviour": 0.0}), tmp_path)
     run.learn()
     assert (run.losses > 0).tolist() == [[True, True, False]] * 2
 
 
 def test_what_is_begun_with_gives_its_weights_and_fewer_answers_leave_the_others_fresh(case3, shape, tmp_path):
-    (one,) = training.train(case3, shape, dataclasses.replace(SHORT, seeds=(1,)), tmp_path)
+    (one,) = training.train(case3, shape, SHORT.model_copy(update={"seeds": (1,)}), tmp_path)
     stored = training.safetensors.torch.load_file(one.folder / training.MODEL)
     wide = dataclasses.replace(shape, d_out=shape.d_out + 2)
     for size in (shape, wide):
@@ -153,11 +153,11 @@ def test_what_is_begun_with_gives_its_weights_and_fewer_answers_leave_the_others
 
 
 def test_a_model_of_another_shape_or_with_other_places_cannot_be_begun_with(case3, shape, tmp_path):
-    (one,) = training.train(case3, shape, dataclasses.replace(SHORT, seeds=(1,)), tmp_path)
+    (one,) = training.train(case3, shape, SHORT.model_copy(update={"seeds": (1,)}), tmp_path)
     narrow = training.pupils_of(case3, dataclasses.replace(shape, d_mlp=4), SHORT)
     with pytest.raises(errors.RequestError, match=r"mlp\.fc_in\.weight is \(8, 6\), expected \(4, 6\)"):
         starting.weights(narrow, SHORT.seeds, {1: one.folder})
-    moved = training.pupils_of(case3, shape, dataclasses.replace(SHORT, same_place=not SHORT.same_place))
+    moved = training.pupils_of(case3, shape, SHORT.model_copy(update={"same_place": not SHORT.same_place}))
     moved.places = tuple({**dict(places), "m0": "m9"} for places in moved.places)
     with pytest.raises(errors.RequestError, match="its nodes are at"):
         starting.weights(moved, SHORT.seeds, {1: one.folder})
@@ -196,7 +196,7 @@ def test_two_trainings_in_one_folder_are_refused_and_the_first_goes_on(case3, sh
 
 
 def test_batches_are_taken_in_turn_from_a_pool_and_strict_swaps_are_drawn_anew(case3, shape, tmp_path):
-    run = training._Run(case3, shape, dataclasses.replace(SHORT, pool=2), tmp_path)
+    run = training._Run(case3, shape, SHORT.model_copy(update={"pool": 2}), tmp_path)
     batches = []
     for _ in range(3):
         batches.append(run._batch())
@@ -215,3 +215,13 @@ def test_the_rate_rises_and_falls_to_nothing():
 
 def test_the_weight_id_is_that_of_the_published_commands():
     assert training.Recipe(iit=1.0, behaviour=1.0, strict=0.4).weight_id == 510
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"iit": 0, "behaviour": 0, "strict": 0}, "nothing to learn"), ({"way": "every"}, "way must be one of individual"),
+     ({"seeds": ()}, "seeds must have 1 or more"), ({"rate": -1}, "rate must be 0")],
+)  # fmt: skip
+def test_a_recipe_that_makes_no_sense_is_refused(given, said):
+    with pytest.raises(errors.RequestError, match=said):
+        training.Recipe(**given)
