@@ -25,7 +25,7 @@ from sonde.models import loading
 from sonde.models import model as models_model
 from sonde.programs import heuristics
 from sonde.report import page
-from sonde.store import schemas
+from sonde.store import disk, schemas
 from sonde.studies.binding import language, pages, patching, shipped, spaces, training, verdict
 
 TWINS = "a digit that occurs nowhere in the program"
@@ -110,7 +110,9 @@ class Binding(experiments.Experiment[BindingSettings]):
         """Names, place, type, and a digest of all weights."""
         told = hashlib.sha256()
         for name in self.models:
-            told.update((shipped.folder(name) / "model.safetensors").read_bytes())
+            path = shipped.folder(name) / "model.safetensors"
+            with disk.explained(path, doing="read"):
+                told.update(path.read_bytes())
         return {
             "name": ", ".join(map(_short, self.models)),
             "dtype": str(self.dtype).removeprefix("torch."),
