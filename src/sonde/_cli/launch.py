@@ -101,9 +101,6 @@ def show(screen: Any, result: Any) -> None:
     else:
         screen.print(terminal.summary(result.report, *result.highlights))
         screen.print(f"Report: {result.html}", soft_wrap=True, highlight=False, markup=False)
-    else:
-        for table in result.highlights:
-            screen.print(terminal.table(table))
     folder = result.folder
     screen.print(f"Run: {folder}   (sonde runs show {folder.name})", soft_wrap=True, highlight=False, markup=False)
 

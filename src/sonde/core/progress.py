@@ -31,5 +31,5 @@ OnProgress = Callable[[Progress], None]
 Tell = Callable[[str, int, int], None]
 
 
-def silent(what: str, done: int, total: int) -> None:
+def silent(what: str, done: int, total: int, **counts: int) -> None:
     """Reports nothing."""
