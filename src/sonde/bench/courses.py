@@ -209,7 +209,7 @@ def _seeds(settings: recipes.Recipe) -> str:
 def _words(settings: recipes.Recipe) -> list[str]:
     """Options that the commands have defaults of their own for, and the others where they are not at theirs."""
     own = ["-s", f"{settings.strict:g}", "--epochs", str(settings.epochs), "--lr", f"{settings.rate:g}", "--seeds"]
-    return [*own, ",".join(map(str, settings.seeds)), *settings.options()]
+    return [*own, ",".join(map(str, settings.seeds)), *settings.typed()]
 
 
 def _stop(settings: recipes.Recipe) -> list[str]:
