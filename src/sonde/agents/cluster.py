@@ -53,9 +53,9 @@ def check(settings: plans.PlaySettings, model: models_model.Model, held: Mapping
             f"{held['name']!r} was made from an object and cannot be sent to another process: save it to a folder (network and "
             "tokenizer), and sonde.load that"
         )
+    ref = _remote(settings, held, _rehearse).remote(settings.to_json(), json.dumps(held))
     import ray
 
-    ref = _remote(settings, held, _rehearse).remote(settings.to_json(), json.dumps(held))
     try:
         ray.get(ref)
     except Exception as error:

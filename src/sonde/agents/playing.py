@@ -176,10 +176,8 @@ async def play_async(env_factory: plans.EnvFactory, model: Any, **options: Unpac
 async def _run(
     env_factory: plans.EnvFactory, model: models_model.Model, settings: plans.PlaySettings, options: Options
 ) -> Played:
-    engine, held = (
-        options.get("engine", "local"),
-        await asyncio.to_thread(identity.of, model),
-    )  # waits for a batch under way
+    engine = options.get("engine", "local")
+    held = await asyncio.to_thread(identity.of, model)  # it waits for a batch under way
     experiment = plays.Play(model, env_factory, engine=engine, held=held)
     result = await experiments.run_async(
         experiment,
