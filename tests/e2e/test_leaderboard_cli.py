@@ -109,7 +109,18 @@ def test_circuits_take_a_method_file_and_check_minimality_and_completeness(tmp_p
     small = ["-m", "tiny-llama", "--task", "induction", "--pairs", "12"]
     checks = ["--edges", "12", "--minimality", "3", "--completeness", "2"]
     code, text = typed(
-        "circuits", "find", *small, "--method", "typed-mine", "--method-file", mine, *checks, "--out", tmp_path / "o"
+        "circuits",
+        "find",
+        *small,
+        "--method",
+        "typed-mine",
+        "--method-file",
+        mine,
+        *checks,
+        "--run",
+        "o",
+        "--runs",
+        tmp_path,
     )
     assert code == 0, text
     assert "Minimality: 3 of 12 edges taken out one at a time" in text
@@ -118,7 +129,7 @@ def test_circuits_take_a_method_file_and_check_minimality_and_completeness(tmp_p
     assert len(found["minimality"]["falls"]) == 3
     assert len(found["completeness"]["gaps"]) == 2
     code, text = typed(
-        "circuits", "compare", *small, "--methods", "random", "--method-file", mine, "--out", tmp_path / "c"
+        "circuits", "compare", *small, "--methods", "random", "--method-file", mine, "--run", "c", "--runs", tmp_path
     )
     assert code == 0, text
     assert "typed-mine: CPR" in text

@@ -56,7 +56,7 @@ def test_what_can_be_played_is_listed(tmp_path):
     ("arguments", "told"),
     [
         (["21q"], "did you mean '20q'"),
-        (["20q:a"], "cannot read ':a'"),
+        (["20q:a"], "there is no task 'a' among the 213"),
         (["20q:900"], "selects none of the 213 tasks"),
         ([], "say what to play"),
         (["20q", "--dtype", "int3"], "dtype must be a floating point type"),

@@ -276,8 +276,15 @@ class Run:
 
 
 def state(folder: Path, status: str) -> str:
-    """Returns what a run that its manifest calls `running` is in truth: `running`, or `interrupted` if nobody is at work."""
-    if status != "running" or disk.is_locked(folder / layout.LOCK):
+    """Returns the status of a run in truth: `running` while somebody is at work on it, else what its manifest says.
+
+    One whose manifest says `running`, and at which nobody is, is `interrupted`.
+    """
+    if status not in ("running", "finished", "failed"):
+        return status
+    if disk.is_locked(folder / layout.LOCK):
+        return "running"
+    if status != "running":
         return status
     held = any(disk.is_locked(episode / journal.NAME) for episode in layout.all_episodes(folder))
     return "running" if held else "interrupted"
