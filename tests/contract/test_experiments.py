@@ -6,6 +6,7 @@ A new producer is a row in `PRODUCERS`. Three rows run in the fast suite, all of
 import contextlib
 import fcntl
 import hashlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -18,11 +19,39 @@ import pytest
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
 PATIENCE = 600
-#: By name: the words after `sonde`, the kind of its run, and an option that makes it another experiment.
+#: By name: the words after `sonde`, the kind of its run, and an option that makes it another experiment. `{talker}`, `{tasks}` and
+#: `{played}` are made by `brought`.
 PRODUCERS = {
     "layers": ("study layers -m tiny-llama --texts 2 --tokens 8 --windows 2 --orders 1", "layers", "--orders 2"),
-}
-FAST = ("layers",)
+    "play": ("play 20q -m tiny-llama -n 2 --max-steps 2 --max-new-tokens 4", "play", "--seed 1"),
+    "circuits-find": (
+        "circuits find -m tiny-llama --task induction --pairs 12 --method eap --edges 20", "circuits-find", "--pairs 14",
+    ),
+    "20q": ("study 20q -m {talker} --episodes 10 --steps 3 --layers 5 --steer-episodes 3 --seed 3", "study-20q", "--steps 2"),
+    "compare": ("study compare 20q -m tiny-gpt2 -m tiny-llama -n 2 --max-steps 1", "compare", "--seed 1"),
+    "critical-steps": (
+        "study critical-steps 20q -m tiny-llama -n 2 --layers 0,2 --rollouts 1 --heads 1 --max-steps 2 --max-new-tokens 4",
+        "critical-steps", "--rollouts 2",
+    ),
+    "binding": ("study binding -m seed-0 --pairs 10", "binding", "--pairs 11"),
+    "circuits-compare": (
+        "circuits compare -m tiny-llama --task induction --pairs 12 --methods exact-node,random", "circuits-compare", "--seed 1",
+    ),
+    "trace-episode": ("trace episode {played} 0 --layers 2", "trace-episode", "--layers 1"),
+    "bench-train": (
+        "bench train iit -i 3 --epochs 1 --batch-size 32 --lr 0.005 --pool 4 --threshold 0.2 --early-stop", "bench-train", "--pool 5",
+    ),
+    "bench-run": ("bench run eap -i 3 --tracr --pairs 20", "bench-run", "--pairs 22"),
+    "bench-eval": ("bench eval iit -i 3 --interp-bench --rows 200 --pairs 20", "bench-eval", "--rows 201"),
+    "leaderboard": (
+        "bench leaderboard --tracr --cases 3,11 --methods exact-node,random --pairs 20", "leaderboard", "--pairs 22",
+    ),
+    "lab-depth": ("lab depth -m tiny-llama --words 3", "depth", "--words 4"),
+    "lab-measure": ("lab measure skip:1 -m tiny-llama -t capitals -n 4 --controls 1", "measure", "--controls 2"),
+    "lab-translate": ("lab translate -m tiny-llama --tokens 16", "translate", "--tokens 17"),
+    "lab-run": ("lab run --task habit --tasks {tasks} -m tiny-llama --budget 8 --examples 6", "inquiry", "--budget 9"),
+}  # fmt: skip
+FAST = ("layers", "play", "circuits-find")
 ALL = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in PRODUCERS]
 #: Runs `sonde` and kills it after so many durable writes.
 KILLED = """
@@ -58,8 +87,31 @@ def sonde(folder, *words, python=("-m", "sonde"), limit=None):
     return done.returncode, " ".join(text.split())
 
 
-def words_of(name, run="it"):
-    return [*PRODUCERS[name][0].split(), "--run", run, "--runs", "runs"]
+@pytest.fixture(scope="module")
+def brought(tmp_path_factory):
+    """What commands name and Sonde does not have: a model that breaks the rules by chance, a task, a played run."""
+    spec = importlib.util.spec_from_file_location(
+        "results", pathlib.Path(__file__).parents[1] / "parity" / "test_results.py"
+    )
+    made, folder = importlib.util.module_from_spec(spec), tmp_path_factory.mktemp("brought")
+    spec.loader.exec_module(made)
+    made._talker(folder / "talker")
+    made._tasks(folder / "tasks.json")
+    code, text = sonde(folder, *PRODUCERS["play"][0].split(), "--run", "played", "--runs", "runs")
+    assert code == 0, text
+    return {"talker": folder / "talker", "tasks": folder / "tasks.json", "played": folder / "runs" / "played"}
+
+
+@pytest.fixture
+def words_of(request):
+    """The words of a producer's command."""
+
+    def words(name):
+        asked = PRODUCERS[name][0]
+        filled = asked.format(**request.getfixturevalue("brought")) if "{" in asked else asked
+        return [*filled.split(), "--run", "it", "--runs", "runs"]
+
+    return words
 
 
 def content(folder):
@@ -78,10 +130,13 @@ def digests(folder):
     return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+MADE = {}
+
+
+@pytest.fixture
+def finished(tmp_path_factory, words_of):
     """By producer, a folder in which it has run once without a break; made when first asked for."""
-    made = {}
+    made = MADE
 
     def once(name):
         if name not in made:
@@ -106,7 +161,7 @@ def copied(finished, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(4 * PATIENCE)
 @pytest.mark.parametrize("name", list(PRODUCERS))
-def test_killed_at_every_stage_and_resumed_it_ends_with_the_same_bytes(name, finished, tmp_path):
+def test_killed_at_every_stage_and_resumed_it_ends_with_the_same_bytes(name, finished, words_of, tmp_path):
     kills = 0
     while (code := sonde(tmp_path, str(2 ** (kills // 3)), *words_of(name), python=("-c", KILLED))[0]) != 0:
         assert code == -9
@@ -119,7 +174,7 @@ def test_killed_at_every_stage_and_resumed_it_ends_with_the_same_bytes(name, fin
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_same_command_again_computes_nothing(name, copied):
+def test_the_same_command_again_computes_nothing(name, copied, words_of):
     folder = copied(name)
     before = content(folder / "runs" / "it")
     stages = digests(folder / "runs" / "it" / "stages")
@@ -130,7 +185,7 @@ def test_the_same_command_again_computes_nothing(name, copied):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_other_settings_under_the_same_name_are_refused_with_the_difference(name, finished):
+def test_other_settings_under_the_same_name_are_refused_with_the_difference(name, finished, words_of):
     folder = finished(name)
     before = digests(folder)
     code, text = sonde(folder, *words_of(name), *PRODUCERS[name][2].split())
@@ -159,7 +214,7 @@ def test_its_run_is_listed_verified_exported_and_removed(name, copied):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_two_processes_at_once_are_refused_and_lose_nothing(name, copied):
+def test_two_processes_at_once_are_refused_and_lose_nothing(name, copied, words_of):
     folder = copied(name)
     with (folder / "runs" / "it" / ".lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -173,7 +228,7 @@ def test_two_processes_at_once_are_refused_and_lose_nothing(name, copied):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_full_disk_is_a_clear_error_and_loses_nothing(name, finished, tmp_path):
+def test_a_full_disk_is_a_clear_error_and_loses_nothing(name, finished, words_of, tmp_path):
     code, text = sonde(tmp_path, *words_of(name), limit=3000)
     assert code == 1, text
     assert "the disk is full" in text
@@ -185,7 +240,7 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing(name, finished, tmp_path
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 @pytest.mark.parametrize("name", list(PRODUCERS))
-def test_a_folder_that_may_not_be_written_is_a_clear_error(name, tmp_path):
+def test_a_folder_that_may_not_be_written_is_a_clear_error(name, tmp_path, words_of):
     (tmp_path / "runs").mkdir()
     words = [
         "bwrap",

@@ -131,7 +131,7 @@ class Shape:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kept:
+class Outputs:
     """What the nodes wrote.
 
     Attributes:
@@ -167,12 +167,12 @@ class Swap:
         masks: Which are.
     """
 
-    there: Kept
+    there: Outputs
     masks: Masks
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
+class Forward:
     """What a run gave.
 
     Attributes:
@@ -181,7 +181,7 @@ class Found:
     """
 
     logits: Float[Tensor, "seed group row pos d_out"]
-    kept: Kept
+    kept: Outputs
 
 
 def draw(shape: Shape, seeds: Sequence[int]) -> Float[Tensor, "seed parameter"]:
@@ -243,7 +243,7 @@ def run(
     *,
     swap: Swap | None = None,
     groups: int = 1,
-) -> Found:
+) -> Forward:
     """Runs every model on the same tokens, once per group of swaps."""
     masks = [] if swap is None else _by_layer(shape, swap.masks.swapped)
     still = [] if swap is None or swap.masks.silent is None else _by_layer(shape, swap.masks.silent)
@@ -261,7 +261,7 @@ def run(
     values = parts(shape, weights)
     stream = _embedded(shape, values, tokens).unsqueeze(-2).expand(-1, -1, -1, groups, -1)
     logits = _through(shape, values, stream, change)
-    return Found(logits, Kept(tuple(kept["heads"]), tuple(kept["mlp"])))
+    return Forward(logits, Outputs(tuple(kept["heads"]), tuple(kept["mlp"])))
 
 
 def exchanged(

@@ -96,11 +96,11 @@ class Bench:
         counted = logits[:, self.task.counted]
         return counted[..., 0] if self.task.regression else counted.argmax(dim=-1)
 
-    def ablated(self, nodes: Iterable[str], there: batched.Kept) -> Shaped[Tensor, "row counted"]:
+    def ablated(self, nodes: Iterable[str], there: batched.Outputs) -> Shaped[Tensor, "row counted"]:
         """Answers with the outputs of nodes replaced."""
         return self.read(self.without(nodes, there))
 
-    def without(self, nodes: Iterable[str], there: batched.Kept) -> Float[Tensor, "row pos d_out"]:
+    def without(self, nodes: Iterable[str], there: batched.Outputs) -> Float[Tensor, "row pos d_out"]:
         """Logits with the outputs of nodes replaced."""
         chosen = torch.tensor([name in set(nodes) for name in self.nodes])
         masks = chosen.expand(1, 1, len(self.base), -1)
@@ -113,7 +113,7 @@ class Bench:
         mine, other = (one[:, self.task.counted].log_softmax(dim=-1) for one in (self.logits, logits))
         return (mine.exp() * (mine - other)).sum(dim=-1).clamp(min=0)
 
-    def values(self, ablation: str) -> batched.Kept:
+    def values(self, ablation: str) -> batched.Outputs:
         """Outputs to replace nodes' by: means over other inputs of the same length, or zeros.
 
         Raises:
@@ -128,7 +128,7 @@ class Bench:
         def filled(part: Tensor) -> Tensor:
             return by * part.mean(dim=-1, keepdim=True).expand_as(part)
 
-        return batched.Kept(tuple(map(filled, self.rest.heads)), tuple(map(filled, self.rest.mlps)))
+        return batched.Outputs(tuple(map(filled, self.rest.heads)), tuple(map(filled, self.rest.mlps)))
 
     def differ(
         self, one: Shaped[Tensor, "row counted"], two: Shaped[Tensor, "row counted"]

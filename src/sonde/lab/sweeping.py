@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from sonde.core import errors, interventions
-from sonde.models import layer_order
+from sonde.models import layer_order, readout
 from sonde.models import model as models_model
 from sonde.models import wiring as model_wiring
 
@@ -81,11 +81,7 @@ class Base:
 
     def read_out(self, stream: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_vocab"]:
         """What the model would say if this were the stream after its last layer."""
-        norm, unembed = (self.model.parts.taps[name].module for name in ("ln_final.hook_out", "unembed.hook_out"))
-        with self.model.lock, torch.no_grad():
-            logits = unembed(norm(stream))
-        cap = getattr(self.model.hf.config, "final_logit_softcapping", None)
-        return torch.tanh(logits / cap) * cap if cap else logits
+        return readout.logits(self.model, stream)
 
 
 class _Once:

@@ -27,7 +27,7 @@ WRONG_COUNTERFACTUAL = "counterfactual input not answered right"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Kept:
+class Counted:
     """The pairs that count.
 
     Attributes:
@@ -72,7 +72,7 @@ class RoleTable:
         return {"metric": self.metric, **names, **arrays}
 
 
-def kept(sweep: grids.Sweep, *, control: bool = False) -> Kept:
+def kept(sweep: grids.Sweep, *, control: bool = False) -> Counted:
     """Keeps the pairs that the model answers right both ways.
 
     Args:
@@ -88,7 +88,7 @@ def kept(sweep: grids.Sweep, *, control: bool = False) -> Kept:
             dropped[WRONG_COUNTERFACTUAL] += 1
         else:
             indices.append(index)
-    return Kept(sweep.select(indices), tuple(indices), {why: count for why, count in dropped.items() if count})
+    return Counted(sweep.select(indices), tuple(indices), {why: count for why, count in dropped.items() if count})
 
 
 def by_role(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sonde.core import interventions
 from sonde.models import model as models_model
-from sonde.models import requests
+from sonde.models import readout, requests
 from sonde.studies.critical_steps import contexts
 
 FINAL = "ln_final.hook_out"
@@ -86,12 +86,10 @@ def forget(model: models_model.Model, *, changed_only: bool = False) -> None:
 def reader(model: models_model.Model) -> Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, "pos vocab"]]:
     """From states after the final norm to log-probabilities, as the model itself makes them."""
     unembed = model.parts.taps["unembed.hook_out"].module
-    cap = getattr(model.hf.config, "final_logit_softcapping", None)
 
     def read(states: Float[Tensor, "pos d_model"]) -> Float[Tensor, "pos vocab"]:
         with torch.no_grad():
-            logits = unembed(states).float()
-        return (cap * torch.tanh(logits / cap) if cap else logits).log_softmax(dim=-1)
+            return readout.capped(model, unembed(states).float()).log_softmax(dim=-1)
 
     return read
 
