@@ -32,8 +32,12 @@ def launch(
     runs: Path | None,
     engine: str = "local",
     stages: Sequence[str] | None = None,
+    again: str | None = None,
 ) -> Any:
-    """Runs an experiment in front of a person; returns its result."""
+    """Runs an experiment in front of a person; returns its result.
+
+    `again` is what `--run` must be given to go on, where that is not the name of the run.
+    """
     from sonde import experiments
     from sonde.store import names
 
@@ -42,7 +46,7 @@ def launch(
     todo = [one for one in experiments.pending(experiment, run, runs) if stages is None or one in stages]
     by_stage = {one: took for one, took in experiment.estimate(settings).items() if one in todo} if todo else {}
     screen.print(f"{_model(experiment)}{experiment.headline(settings)}. {_about(todo, by_stage)}", highlight=False)
-    with screens.stopped(screen, _again(name)), screens.bars(screen) as told:
+    with screens.stopped(screen, _again(again or name)), screens.bars(screen) as told:
         result = experiments.run(
             experiment,
             settings,
