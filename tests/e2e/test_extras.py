@@ -46,6 +46,7 @@ ASKED = {
     "study layers -m tiny-gpt2": "study",
     "study compare 20q -m tiny-gpt2 -m tiny-llama": "study",
     "programs run binding -m tiny-gpt2": "study",
+    "programs seeds -m tiny-gpt2": "study",
     "trace -m tiny-gpt2": "study",
     "trace programs -m tiny-gpt2 --backend nnsight": "nnsight,study",
     "trace episode last 0": "study",

@@ -50,10 +50,10 @@ PRODUCERS = {
         "runs/it/results.json",
     ),
     "programs-run": (
-        "programs run binding -m tiny-gpt2 -n 3 --seq-lens 2,3 --max-new-tokens 3 --out out --stamp it",
+        "programs run binding -m tiny-gpt2 -n 3 --seq-lens 2,3 --max-new-tokens 3 --out out --run it",
         "out/**/*.json",
     ),
-    "programs-seeds": ("programs seeds -m tiny-llama --max-seeds 2", None),
+    "programs-seeds": ("programs seeds -m tiny-llama --max-seeds 2 --run it", "runs/it/results.json"),
     "trace": (
         "trace -m talker-llama --lines 3 --hops 1 -n 8 --template minimal --component residual_stream "
         "--roles rhs_1,final --run it",

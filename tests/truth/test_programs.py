@@ -5,7 +5,7 @@ import pytest
 
 from sonde.programs import (
     ExperimentRunner,
-    Search,
+    SeedsSettings,
     experiments,
     find_robust_seeds,
     generators,
@@ -13,6 +13,11 @@ from sonde.programs import (
     interpreter,
     prompts,
 )
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("SONDE_RUNS", str(tmp_path / "runs"))
 
 
 class Planted:
@@ -86,7 +91,7 @@ def test_labels_are_right_beyond_26_lines():
 
 
 def test_robust_seeds_are_those_that_all_models_get_right():
-    found = find_robust_seeds(Search(models=["runs it", "line 1"], max_seeds=40), opener=opened)
+    found = find_robust_seeds(SeedsSettings(models=("runs it", "line 1"), max_seeds=40), opener=opened)
     assert [(one.hops, one.seq_len) for one in found] == [(3, 17), (2, 17), (1, 17), (3, 5), (2, 5), (1, 5)]
     for one in found:
         if one.seed is None:
@@ -102,5 +107,5 @@ def test_robust_seeds_are_those_that_all_models_get_right():
         ]
         assert all(heuristics.line_1(program) != answer for program, answer in earlier), "the first such seed"
     assert sum(one.seed is not None for one in found) >= 4
-    (nothing,) = find_robust_seeds(Search(models=["line 2"], cases=[(3, 3)], max_seeds=20), opener=opened)
+    (nothing,) = find_robust_seeds(SeedsSettings(models=("line 2",), cases=((3, 3),), max_seeds=20), opener=opened)
     assert (nothing.seed, nothing.tried) == (None, 20), "with three hops in three lines, line 2 holds no constant"

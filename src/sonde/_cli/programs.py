@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sonde._cli import screens
+from sonde._cli import launch, screens
 
-MODEL = "smollm2-135m-instruct"
 EXAMPLES = (
     "Examples: sonde programs run binding · sonde programs run all -m ./my-model -n 100 --seq-lens 2-17 · "
     "sonde programs seeds -m smollm2-135m-instruct"
@@ -32,64 +31,70 @@ def run(
     seq_lens: Annotated[str, typer.Option(help="Numbers of assignments, such as 2-17 or 2,5,17.")] = "2-5",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.")] = 12,
     batch: Annotated[int, typer.Option(min=1, help="Programs asked about together.")] = 16,
-    seed: Annotated[int, typer.Option(min=0, help="Fixes the programs.")] = 0,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Unload a model after each experiment.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where; results/debug_experiments.")] = None,
-    stamp: Annotated[str | None, typer.Option(help="Ends the folders' names; one that is there is taken up.")] = None,
+    seed: launch.Seed = 0,
+    device: launch.Device = "auto",
+    dtype: launch.Dtype = "float32",
+    name: launch.RunName = None,
+    runs: launch.RunsDir = None,
+    engine: launch.Engine = "local",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", hidden=True, help="Also write results there, as ExperimentRunner does."),
+    ] = None,
 ) -> None:
     """Ask models what programs compute; score, plot, and show what rules that understand nothing would score.
 
-    Programs are balanced over hops and root line where that applies, and labelled by running them. Each batch is on disk
-    before the next begins: the same command with --stamp goes on where it was stopped.
+    Programs are balanced over hops and root line where that applies, and labelled by running them. Everything finished is
+    kept: the same command with --run NAME goes on where it was stopped. All experiments are a run each, NAME-binding and so on.
     """
-    import datetime
+    from sonde.programs import answers, experiments
+    from sonde.store import names
 
-    from sonde.programs import experiments, runner
-
-    kinds = list(experiments.SHIPPED) if kind == "all" else [kind]
-    models, lengths = model or [MODEL], _lengths(seq_lens)
-    stamp = stamp or datetime.datetime.now().astimezone().strftime("%Y%m%d_%H%M%S")
-    settings: Any = {"num_seqs": number, "seq_lens": lengths, "seed": seed}
+    kinds, base = list(experiments.SHIPPED) if kind == "all" else [kind], name or names.new_run_id()
+    settings: Any = {"num_seqs": number, "seq_lens": _lengths(seq_lens), "seed": seed}
     settings |= {"max_new_tokens": max_new_tokens, "batch_size": batch}
-    configs = [experiments.shipped(one, models, **settings) for one in kinds]
-    screen = screens.screen()
-    screen.print(
-        f"{', '.join(kinds)}: {number} programs of each of {len(lengths)} lengths, {len(models)} models.",
-        highlight=False,
-        markup=False,
-    )
-    runs = runner.ExperimentRunner(out or runner.FOLDER)
-    found = []
+    configs = [experiments.shipped(one, model or [launch.MODEL], **settings) for one in kinds]
+    answerers = _answerers(device, dtype)
     try:
-        with screens.stopped(screen, f"the same command and --stamp {stamp}"), screens.bars(screen) as told:
-            for config in configs:
-                named = _named(told, config.name) if len(configs) > 1 else told
-                found.append(runs.run(config, no_cache=no_cache, stamp=stamp, tell=named))
+        for config in configs:
+            asked = answers.Programs(config, answerers, no_cache=no_cache, output_dir=out)
+            own = f"{base}-{config.name}" if kind == "all" else base
+            launch.launch(asked, config, run=own, runs=runs, engine=engine, again=base)
     finally:
-        runs.unload_all_models()
-    _show(screen, found)
+        answerers.close()
 
 
 @app.command("seeds", epilog=EXAMPLES)
 def seeds(
     model: Models = None,
     max_seeds: Annotated[int, typer.Option(min=1, help="Give a case up after so many seeds.")] = 100,
+    device: launch.Device = "auto",
+    dtype: launch.Dtype = "float32",
+    run: launch.RunName = None,
+    runs: launch.RunsDir = None,
+    engine: launch.Engine = "local",
 ) -> None:
     """Find programs that all given models answer correctly: 1 to 3 hops, 5 and 17 lines, 17 lines with 3 hops first."""
     from sonde.programs import seeds as searching
 
-    screen = screens.screen()
-    with screens.stopped(screen, "the same command (nothing of a search is kept)"), screens.bars(screen) as told:
-        found = searching.find_robust_seeds(searching.Search(models=model or [MODEL], max_seeds=max_seeds), tell=told)
-    for one in found:
-        if one.seed is None:
-            text = f"{one.hops} hops, {one.seq_len} lines: none of {one.tried} seeds"
-        else:
-            text = (
-                f"{one.hops} hops, {one.seq_len} lines: seed {one.seed} ({one.tried} tried), answer {one.answer}, root "
-                f"on line {one.root_line}\n{one.program}\n"
-            )
-        screen.print(text, highlight=False, markup=False)
+    settings = searching.SeedsSettings(models=tuple(model or [launch.MODEL]), max_seeds=max_seeds)
+    search = searching.Seeds(settings.models, _answerers(device, dtype))
+    try:
+        result = launch.launch(search, settings, run=run, runs=runs, engine=engine)
+    finally:
+        search.answerers.close()
+    for one in result.results["cases"]:
+        if one["seed"] is not None:
+            screens.screen().print(f"\n{one['program']}", highlight=False, markup=False)
+
+
+def _answerers(device: str, dtype: str) -> Any:
+    import functools
+
+    from sonde.programs import answering
+
+    return answering.Answerers(functools.partial(answering.open_model, device=device, dtype=dtype))
 
 
 def _lengths(text: str) -> list[int]:
@@ -104,24 +109,3 @@ def _lengths(text: str) -> list[int]:
     if not found or min(found) < 1:
         raise typer.BadParameter(f"write 2-17 or 2,5,17, got {text!r}", param_hint="--seq-lens")
     return sorted(set(found))
-
-
-def _named(told: Any, name: str) -> Any:
-    return lambda doing, done, of: told(f"{name}: {doing}", done, of)
-
-
-def _show(screen: Any, found: Any) -> None:
-    from sonde.programs import heuristics
-    from sonde.report import page, terminal, wording
-
-    rows = []
-    for result in found:
-        rules = result.summary["heuristics"]["overall"]
-        for model, one in result.summary["by_model"].items():
-            known = one["low"] is not None
-            score = wording.Interval(one["accuracy"], one["low"], one["high"]) if known else one["accuracy"]
-            rows.append((result.experiment, model, one["n"], score, *(rules[name] for name in heuristics.NAMES)))
-    columns = ("experiment", "model", "programs", "accuracy", *heuristics.NAMES)
-    screen.print(terminal.table(page.Table(columns, tuple(rows), "95 % intervals over programs.", folded=False)))
-    for result in found:
-        screen.print(f"Results: {result.folder}", soft_wrap=True, highlight=False, markup=False)

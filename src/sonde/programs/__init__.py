@@ -20,7 +20,7 @@ Through which tokens and layers the value reaches the query:
     result.traces["residual_stream"].by_role("success")
 
 A program of length n has n assignments and then a query line; hops count the assignments from the query's down to the
-constant, the constant's included. Importing this loads no torch; a model does.
+constant, the constant's included.
 """
 
 from sonde.programs import generators, heuristics, parsers, prompts
@@ -31,9 +31,9 @@ from sonde.programs.causal_traces import Trace
 from sonde.programs.chains import VariableChain
 from sonde.programs.counterfactuals import CounterfactualGenerator, Pair
 from sonde.programs.experiments import ExperimentConfig, quick_experiment
-from sonde.programs.results import ExperimentResult
+from sonde.programs.outcomes import ExperimentResult
 from sonde.programs.runner import ExperimentRunner
-from sonde.programs.seeds import RobustSeed, Search, find_robust_seeds
+from sonde.programs.seeds import RobustSeed, Seeds, SeedsSettings, find_robust_seeds
 from sonde.programs.tokens import TokenAnalyzer, TokenRoles
 
 __all__ = [
@@ -42,5 +42,5 @@ __all__ = [
     "TokenAnalyzer", "TokenRoles", "VariableChain", "CounterfactualGenerator", "Pair",
     "CausalTracer", "CausalExperimentRunner", "InterventionResult", "Trace", "TraceSettings",
     "run_causal_tracing_experiment",
-    "RobustSeed", "Search", "find_robust_seeds",
+    "RobustSeed", "Seeds", "SeedsSettings", "find_robust_seeds",
 ]  # fmt: skip

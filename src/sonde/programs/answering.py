@@ -36,11 +36,52 @@ class Answerer(Protocol):
 Opener = Callable[[str], Answerer]
 
 
-def open_model(name: str) -> Answerer:
-    """Loads a zoo name, a folder, a GGUF file or a Hugging Face id, for `sonde.load`."""
+def open_model(name: str, **how: Any) -> Answerer:
+    """Loads a zoo name, a folder, a GGUF file or a Hugging Face id; `device` and `dtype` as for `sonde.load`."""
     from sonde.models import loading
 
-    return ModelAnswerer(loading.load(name))
+    return ModelAnswerer(loading.load(name, **how))
+
+
+class Answerers:
+    """What is open, by name; opened when it is first needed."""
+
+    def __init__(self, opener: Opener = open_model) -> None:
+        """Opens nothing yet."""
+        self._opener, self._open = opener, dict[str, Answerer]()
+
+    def __call__(self, name: str) -> Answerer:
+        """The one of a name."""
+        if name not in self._open:
+            self._open[name] = self._opener(name)
+        return self._open[name]
+
+    def held(self, name: str) -> dict[str, Any] | None:
+        """Which model it is, exactly; None for what is no model of Sonde's."""
+        answerer = self(name)
+        return answerer.held if isinstance(answerer, ModelAnswerer) else None
+
+    def check(self, name: str, known: dict[str, Any] | None, *, what: str) -> None:
+        """Refuses another model than the one that is known.
+
+        Raises:
+            RequestError: It is another; says what differs.
+        """
+        from sonde.models import identity
+
+        now = self.held(name)
+        if known is not None and now is not None:
+            identity.check(known, now, what=what)
+
+    def names(self) -> list[str]:
+        """The names of all that is open."""
+        return list(self._open)
+
+    def close(self, *names: str) -> None:
+        """Frees those of these names, as far as they are open; all if none is named."""
+        for name in names or self.names():
+            if name in self._open:
+                self._open.pop(name).close()
 
 
 class ModelAnswerer:

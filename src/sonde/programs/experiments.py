@@ -11,67 +11,56 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pydantic
 
 from sonde.core import errors
+from sonde.core import settings as core_settings
 from sonde.programs import generators, interpreter, parsers, prompts
 
 _NAME = re.compile(r"[\w.-]{1,80}", re.ASCII)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ExperimentConfig:
-    """One experiment.
+class ExperimentConfig(core_settings.Settings):
+    """One experiment: what is asked of which models, about which programs."""
 
-    Attributes:
-        name: Begins the folder's name: letters, digits, `_`, `-`, `.`.
-        prompt_template: With `{code}` where the program goes.
-        program_generator: `(seq_len, rng) -> (program, answer)` or `(program, answer, metadata)`.
-        answer_parser: From the model's text to an answer; None chooses by the type of the program's answer.
-        models: Names for `sonde.load`.
-        num_seqs: Programs of each length.
-        seq_lens: The lengths.
-        seed: Fixes programs and sampling.
-        max_new_tokens: Tokens of an answer at most; prompts that make the model think need more.
-        temperature: Of the sampling; 0 takes the most probable token.
-        batch_size: Prompts that run together.
-    """
+    name: str = core_settings.field(..., "Begins the folder's name: letters, digits, `_`, `-`, `.`.", option="")
+    prompt_template: str = core_settings.field(..., "With `{code}` where the program goes.", option="")
+    program_generator: Any = core_settings.field(
+        ..., "(seq_len, rng) -> (program, answer) or (program, answer, metadata).", option=""
+    )
+    models: tuple[str, ...] = core_settings.field(..., "Names for `sonde.load`.", option="", min_length=1)
+    answer_parser: Any = core_settings.field(None, "From text to answer; None: by the answer's type.", option="")
+    num_seqs: int = core_settings.field(10, "Programs of each length.", option="--number", ge=1)
+    seq_lens: tuple[int, ...] = core_settings.field((2, 3, 4, 5), "The lengths.", min_length=1)
+    seed: int = core_settings.field(0, "Fixes programs and sampling.", ge=0)
+    max_new_tokens: int = core_settings.field(
+        12, "Tokens of an answer; prompts that make the model think need more.", ge=1
+    )
+    temperature: float = core_settings.field(0.0, "Of the sampling; 0 takes the most probable token.", option="", ge=0)
+    batch_size: int = core_settings.field(16, "Prompts that run together.", option="--batch", ge=1)
 
-    name: str
-    prompt_template: str
-    program_generator: generators.Generator
-    models: Sequence[str]
-    answer_parser: parsers.Parser | None = None
-    num_seqs: int = 10
-    seq_lens: Sequence[int] = (2, 3, 4, 5)
-    seed: int = 0
-    max_new_tokens: int = 12
-    temperature: float = 0.0
-    batch_size: int = 16
+    @pydantic.field_validator("models", mode="before")
+    @classmethod
+    def _several(cls, given: Any) -> Any:
+        return (given,) if isinstance(given, str) else given
 
-    def __post_init__(self) -> None:
-        """Refuses what cannot run."""
-        for name in ("models", "seq_lens"):
-            given = getattr(self, name)
-            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
+    @pydantic.model_validator(mode="after")
+    def _sensible(self) -> "ExperimentConfig":
         prompts.check(self.prompt_template)
         checks = (
             ("name", bool(_NAME.fullmatch(self.name)) and self.name.strip("."), "letters, digits, '_', '-' and '.'"),
-            ("models", self.models and len(set(self.models)) == len(self.models), "one or more different models"),
-            ("seq_lens", self.seq_lens and min(self.seq_lens) >= 1, "one or more lengths of at least 1"),
+            ("models", len(set(self.models)) == len(self.models), "different models"),
+            ("seq_lens", min(self.seq_lens) >= 1, "lengths of at least 1"),
             ("seq_lens", len(set(self.seq_lens)) == len(self.seq_lens), "different lengths"),
-            ("num_seqs", self.num_seqs >= 1, "at least 1"),
-            ("seed", self.seed >= 0, "0 or more"),
-            ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
-            ("temperature", self.temperature >= 0, "0 or more"),
-            ("batch_size", self.batch_size >= 1, "at least 1"),
         )
         for name, good, expected in checks:
             if not good:
                 raise errors.RequestError(f"{name} must be {expected}, got {getattr(self, name)!r}")
+        return self
 
-    def settings(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """What fixes the results, as JSON data; functions by their names."""
-        told = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        told = {name: getattr(self, name) for name in type(self).model_fields}
         told |= {"models": list(self.models), "seq_lens": list(self.seq_lens)}
         told["program_generator"] = _called(self.program_generator)
         told["answer_parser"] = self.answer_parser and _called(self.answer_parser)
@@ -105,12 +94,12 @@ def quick_experiment(
         models: Names for `sonde.load`.
         **more: Any other field of `ExperimentConfig`: num_seqs, seq_lens, answer_parser, seed, …
     """
-    known = {field.name for field in dataclasses.fields(ExperimentConfig)}
-    for field in more:
-        if field not in known:
-            raise errors.RequestError(f"an experiment has no setting {field!r}{errors.suggest(field, known)}")
     return ExperimentConfig(
-        name=name, prompt_template=prompt_template, program_generator=program_generator, models=models, **more
+        name=name,
+        prompt_template=prompt_template,
+        program_generator=program_generator,
+        models=tuple([models] if isinstance(models, str) else models),
+        **more,
     )
 
 

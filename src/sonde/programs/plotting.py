@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 from sonde.core import errors
-from sonde.programs import heuristics, parsers, results
-from sonde.report import charts
+from sonde.programs import heuristics, outcomes, parsers
+from sonde.report import charts, drawing
 
 KINDS = ("no answer", *heuristics.NAMES, "another constant of the program", "other")
 
 
-def accuracy_chart(experiment: str, rows: Sequence[results.Row]) -> charts.Lines:
+def accuracy_chart(experiment: str, rows: Sequence[outcomes.Row]) -> charts.Lines:
     """Accuracy over length: a line with a band per model, and a line per heuristic."""
     lengths = sorted({row["seq_len"] for row in rows})
     models = list(dict.fromkeys(row["model_id"] for row in rows))
     series = [_series(model, [row for row in rows if row["model_id"] == model], lengths) for model in models]
-    by_length = [results.heuristic_scores([row for row in rows if row["seq_len"] == length]) for length in lengths]
+    by_length = [outcomes.heuristic_scores([row for row in rows if row["seq_len"] == length]) for length in lengths]
     series += [charts.Series(name, np.array([one[name] for one in by_length])) for name in heuristics.NAMES]
     counts = sorted({sum(row["seq_len"] == length for row in rows) // len(models) for length in lengths})
     return charts.Lines(
@@ -37,13 +37,19 @@ def accuracy_chart(experiment: str, rows: Sequence[results.Row]) -> charts.Lines
     )
 
 
-def heatmap_chart(experiment: str, rows: Sequence[results.Row], down: str, across: str) -> charts.Heatmap:
+def save_accuracy(found: outcomes.ExperimentResult) -> None:
+    """Draws accuracy over length into an experiment's folder."""
+    assert found.folder is not None
+    drawing.save(drawing.figure(accuracy_chart(found.experiment, found.rows)), found.folder / outcomes.PLOT)
+
+
+def heatmap_chart(experiment: str, rows: Sequence[outcomes.Row], down: str, across: str) -> charts.Heatmap:
     """Accuracy by any two fields of the rows or of their metadata, such as depth and root_line.
 
     Raises:
         AnalysisError: No row has such a field.
     """
-    cells: dict[tuple[Any, Any], list[results.Row]] = collections.defaultdict(list)
+    cells: dict[tuple[Any, Any], list[outcomes.Row]] = collections.defaultdict(list)
     for row in rows:
         cells[field(row, down), field(row, across)].append(row)
     for name, at in ((down, 0), (across, 1)):
@@ -51,7 +57,7 @@ def heatmap_chart(experiment: str, rows: Sequence[results.Row], down: str, acros
             known = sorted({*rows[0], *rows[0]["metadata"]} - {"metadata"})
             raise errors.AnalysisError(f"no row has a field {name!r}{errors.suggest(name, known)} Fields: {known}")
     tall, wide = ([one for one in _sorted({key[at] for key in cells}) if one is not None] for at in (0, 1))
-    found = [[results.accuracy(cells[a, b]) if (a, b) in cells else None for b in wide] for a in tall]
+    found = [[outcomes.accuracy(cells[a, b]) if (a, b) in cells else None for b in wide] for a in tall]
     return charts.Heatmap(
         key="accuracy_heatmap",
         title=f"{experiment}: accuracy",
@@ -67,7 +73,7 @@ def heatmap_chart(experiment: str, rows: Sequence[results.Row], down: str, acros
     )
 
 
-def errors_of(rows: Sequence[results.Row]) -> dict[str, Any]:
+def errors_of(rows: Sequence[outcomes.Row]) -> dict[str, Any]:
     """For each model: answers, how many are wrong, of which kind, and up to three examples of each kind.
 
     A wrong answer has the first kind that fits: no answer in the text, what the line-1 or the line-2 heuristic says,
@@ -76,7 +82,7 @@ def errors_of(rows: Sequence[results.Row]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for model in dict.fromkeys(row["model_id"] for row in rows):
         mine = [row for row in rows if row["model_id"] == model]
-        wrong: dict[str, list[results.Row]] = {kind: [] for kind in KINDS}
+        wrong: dict[str, list[outcomes.Row]] = {kind: [] for kind in KINDS}
         for row in mine:
             if not row["correct"]:
                 wrong[kind_of(row)].append(row)
@@ -89,7 +95,7 @@ def errors_of(rows: Sequence[results.Row]) -> dict[str, Any]:
     return told
 
 
-def kind_of(row: results.Row) -> str:
+def kind_of(row: outcomes.Row) -> str:
     """The kind of a wrong answer."""
     said, program = row["predicted_answer"], row["program"]
     if said is None:
@@ -101,13 +107,13 @@ def kind_of(row: results.Row) -> str:
     return KINDS[3] if any(parsers.is_correct(said, one) for one in constants) else KINDS[4]
 
 
-def field(row: results.Row, name: str) -> Any:
+def field(row: outcomes.Row, name: str) -> Any:
     """A field of a row, or of its metadata; None if it has none."""
     return row[name] if name in row else row["metadata"].get(name)
 
 
-def _series(model: str, rows: Sequence[results.Row], lengths: Sequence[int]) -> charts.Series:
-    found = [results.accuracy([row for row in rows if row["seq_len"] == length]) for length in lengths]
+def _series(model: str, rows: Sequence[outcomes.Row], lengths: Sequence[int]) -> charts.Series:
+    found = [outcomes.accuracy([row for row in rows if row["seq_len"] == length]) for length in lengths]
     values, low, high = (
         np.array([np.nan if one[end] is None else one[end] for one in found], dtype=float)
         for end in ("accuracy", "low", "high")

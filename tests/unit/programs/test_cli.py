@@ -5,10 +5,16 @@ import json
 import pytest
 from typer import testing
 
+from sonde import store
 from sonde._cli import programs
 
 TYPED = testing.CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
-SMALL = ["-m", "tiny-gpt2", "-n", "2", "--seq-lens", "1-2", "--max-new-tokens", "3", "--stamp", "x"]
+SMALL = ["-m", "tiny-gpt2", "-n", "2", "--seq-lens", "1-2", "--max-new-tokens", "3", "--run", "x"]
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("SONDE_RUNS", str(tmp_path / "runs"))
 
 
 def typed(*words):
@@ -16,23 +22,30 @@ def typed(*words):
     return found.exit_code, found.output
 
 
-def test_one_experiment_runs_and_is_taken_up(tmp_path):
+def test_one_experiment_runs_and_is_resumed(tmp_path):
     code, text = typed("run", "range", *SMALL, "--out", tmp_path)
     assert code == 0, text
     assert "line-1 heuristic" in text
     assert json.loads((tmp_path / "range_x" / "summary.json").read_text())["total_samples"] == 4
-    before = (tmp_path / "range_x" / "results.json").stat().st_mtime_ns
+    run = store.Run.open(tmp_path / "runs" / "x")
+    assert (run.manifest["kind"], run.verify()) == ("programs", [])
+    assert "sonde programs run range -m tiny-gpt2 --number 2" in (run.folder / "report.html").read_text()
+    before = {path: path.read_bytes() for path in (run.folder / "stages").rglob("*.json")}
     code, again = typed("run", "range", *SMALL, "--out", tmp_path)
     assert code == 0, again
-    assert (tmp_path / "range_x" / "results.json").stat().st_mtime_ns == before
+    assert "Everything is on disk" in again
+    assert {path: path.read_bytes() for path in (run.folder / "stages").rglob("*.json")} == before
+    code, text = typed("run", "range", *SMALL, "--seed", "1")
+    assert code != 0
 
 
 @pytest.mark.slow
 def test_all_experiments_run(tmp_path):
-    code, text = typed("run", "all", *SMALL, "--out", tmp_path)
+    code, text = typed("run", "all", *SMALL, "--out", tmp_path / "out")
     assert code == 0, text
     names = ["binding", "boolean", "exception", "integer", "range"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}_x" for name in names]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [f"{name}_x-{name}" for name in names]
+    assert sorted(row.id for row in store.Index().runs()) == [f"x-{name}" for name in names]
 
 
 @pytest.mark.parametrize("lengths", ["x", "5-2", "0-3", "2-", ""])
@@ -49,6 +62,6 @@ def test_lengths_are_ranges_and_lists():
 def test_the_search_for_seeds_tells_what_it_found_and_what_not():
     code, text = typed("seeds", "-m", "tiny-gpt2", "--max-seeds", "2")
     assert code == 0, text
-    cases = [line.split(":")[0] for line in text.splitlines() if " lines: " in line]
+    cases = [line.split(":")[0].removeprefix("• ") for line in text.splitlines() if " lines: " in line]
     assert cases[0] == "3 hops, 17 lines", "the hardest case first"
     assert len(cases) == 6

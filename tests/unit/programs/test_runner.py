@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from sonde import store
 from sonde.core import errors
 from sonde.programs import ExperimentRunner, answering, experiments, generators, prompts, quick_experiment
 
@@ -30,6 +31,11 @@ class Scripted:
         self.log.append(f"closed {self.name}")
 
 
+@pytest.fixture(autouse=True)
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("SONDE_RUNS", str(tmp_path / "runs"))
+
+
 @pytest.fixture
 def log():
     return []
@@ -37,11 +43,12 @@ def log():
 
 @pytest.fixture
 def runner(tmp_path, log):
+
     def opened(name):
         log.append(f"opened {name}")
         return Scripted(log, name, "7")
 
-    return ExperimentRunner(tmp_path, opener=opened)
+    return ExperimentRunner(tmp_path / "out", opener=opened)
 
 
 def config(**more):
@@ -88,7 +95,8 @@ def test_the_seeds_quick_experiment_runs(tmp_path, monkeypatch):
     assert set(summary) == keys
     assert summary == result.summary
     assert set(summary["by_model"]["tiny-gpt2"]) == {"accuracy", "low", "high", "n"}
-    again = ExperimentRunner("elsewhere").run(config, stamp="x")
+    again = ExperimentRunner("elsewhere").run(config, run="x")
+    assert store.Run.open(tmp_path / "runs" / "x").verify() == []
     assert [row["raw_output"] for row in again.rows] == [row["raw_output"] for row in rows], "the seed fixes all"
 
 
@@ -137,42 +145,41 @@ def test_two_runs_in_one_second_have_two_folders(runner):
 
 
 def test_an_interrupted_experiment_goes_on_and_comes_out_the_same(runner, log, tmp_path):
-    whole = runner.run(config(), stamp="whole")
+    whole = runner.run(config(), run="whole")
     asked = len([line for line in log if isinstance(line, tuple)])
     told = []
 
-    def stop(name, done, of):
-        told.append((name, done, of))
+    def stop(now):
+        told.append((now.what, now.done, now.total))
         if len(told) == 4:
-            log.append("stop")
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runner.run(config(), stamp="cut", tell=stop)
-    folder = tmp_path / "it_cut"
-    assert told == [("one", 4, 10), ("one", 8, 10), ("one", 10, 10), ("two", 4, 10)]
-    with (folder / "rows.jsonl").open("ab") as file:
-        file.write(b'{"rows": [{"half a li')
+        runner.run(config(), run="cut", on_progress=stop)
+    answered = [("answers-0-one", 1, 3), ("answers-0-one", 2, 3), ("answers-0-one", 3, 3), ("answers-1-two", 1, 3)]
+    assert told == answered
     log.clear()
-    found = runner.run(config(), stamp="cut")
+    found = runner.run(config(), run="cut")
     assert [line for line in log if isinstance(line, tuple)] == [("two", 4), ("two", 2)]
     assert asked == 6
     assert found.rows == whole.rows
-    assert contents(folder) == contents(tmp_path / "it_whole")
+    assert contents(found.folder) == contents(whole.folder)
+    one, two = (json.loads((tmp_path / "runs" / name / "results.json").read_text()) for name in ("whole", "cut"))
+    assert {**one, "timing": 0} == {**two, "timing": 0}
 
 
-def test_a_finished_experiment_is_read_and_not_run_again(runner, log, tmp_path):
-    first = runner.run(config(), stamp="x")
+def test_a_finished_experiment_is_read_and_not_run_again(runner, log):
+    first = runner.run(config(), run="x")
     log.clear()
-    other = ExperimentRunner(tmp_path, opener=lambda name: pytest.fail("opened a model"))
-    assert other.run(config(), stamp="x") == first
-    assert "rows.jsonl" not in contents(first.folder)
+    other = ExperimentRunner(runner.output_dir, opener=lambda name: pytest.fail("opened a model"))
+    assert other.run(config(), run="x") == first
     assert other.analyze_errors("it") == runner.analyze_errors("it")
 
 
 def test_an_interrupted_experiment_goes_on_with_its_own_model_only(llama, tmp_path):
     weight = llama.hf.model.norm.weight.data
 
-    def stop(name, done, of):
+    def stop(now):
         raise KeyboardInterrupt
 
     def kept_open(name):
@@ -180,50 +187,37 @@ def test_an_interrupted_experiment_goes_on_with_its_own_model_only(llama, tmp_pa
         opened.close = lambda: None
         return opened
 
-    settings = {"models": [llama.cfg.model_name], "num_seqs": 1}
+    asked = config(models=[llama.cfg.model_name], num_seqs=1, seq_lens=[2, 3, 4, 5, 6])
+    place = {"run": "it", "runs_dir": tmp_path}
     with pytest.raises(KeyboardInterrupt):
-        ExperimentRunner(tmp_path, opener=kept_open).run(
-            config(seq_lens=[2, 3, 4, 5, 6], **settings), stamp="x", tell=stop
-        )
+        ExperimentRunner(tmp_path, opener=kept_open).run(asked, on_progress=stop, **place)
     weight += 1.0
     try:
-        with pytest.raises(errors.RequestError, match=r"is not the model .*it_x has: its weights are others"):
-            ExperimentRunner(tmp_path, opener=kept_open).run(config(seq_lens=[2, 3, 4, 5, 6], **settings), stamp="x")
+        with pytest.raises(errors.RequestError, match=r"is not the model .*run it has: its weights are others"):
+            ExperimentRunner(tmp_path, opener=kept_open).run(asked, **place)
     finally:
         weight -= 1.0
-    again = ExperimentRunner(tmp_path, opener=kept_open).run(config(seq_lens=[2, 3, 4, 5, 6], **settings), stamp="x")
+    again = ExperimentRunner(tmp_path, opener=kept_open).run(asked, **place)
     assert len(again.rows) == 5
 
 
-def test_an_experiment_is_not_taken_up_with_other_settings_or_programs(runner, log):
-    runner.run(config(), stamp="x")
-    with pytest.raises(errors.RequestError, match="other settings: num_seqs, seed"):
-        runner.run(config(num_seqs=6, seed=3), stamp="x")
+def test_an_experiment_is_not_resumed_with_other_settings_or_programs(runner):
+    runner.run(config(), run="x")
+    with pytest.raises(errors.RequestError, match=r"other settings \(num_seqs was 5, now 6; seed was 0, now 3\)"):
+        runner.run(config(num_seqs=6, seed=3), run="x")
 
     def changing(seq_len, rng):
         return f"x = {seq_len + changing.by}\n#x: ", seq_len + changing.by
 
+    def stop(now):
+        raise KeyboardInterrupt
+
     changing.by = 0
-    log.append("stop")
     with pytest.raises(KeyboardInterrupt):
-        runner.run(config(program_generator=changing), stamp="y")
-    log.clear()
-
-    def stop(name, done, of):
-        log.append("stop")
-
-    with pytest.raises(KeyboardInterrupt):
-        runner.run(config(program_generator=changing), stamp="y", tell=stop)
-    log.clear()
+        runner.run(config(program_generator=changing), run="y", on_progress=stop)
     changing.by = 1
     with pytest.raises(errors.RequestError, match="begun with other programs"):
-        runner.run(config(program_generator=changing), stamp="y")
-
-
-@pytest.mark.parametrize("stamp", ["../x", "a/b", "", "x" * 100])
-def test_a_timestamp_is_no_path(runner, stamp):
-    with pytest.raises(errors.RequestError, match="a timestamp has letters"):
-        runner.run(config(), stamp=stamp)
+        runner.run(config(program_generator=changing), run="y")
 
 
 def test_plots_draw_the_heuristics_in_and_heatmaps_take_any_field(runner):
@@ -245,10 +239,10 @@ def test_plotting_what_was_never_run_says_so(runner):
 
 
 def test_a_later_runner_plots_the_latest_experiment_of_a_name(runner, tmp_path):
-    runner.run(config(), stamp="20260101_000000")
-    last = runner.run(config(seed=5), stamp="20260102_000000")
+    runner.run(config(), run="20260101_000000")
+    last = runner.run(config(seed=5), run="20260102_000000")
     runner.run(quick_experiment("it_too", prompts.MINIMAL, generators.make_range_program, ["one"]))
-    assert ExperimentRunner(tmp_path).result("it") == last
+    assert ExperimentRunner(runner.output_dir).result("it") == last
 
 
 def test_wrong_answers_are_sorted_by_kind(tmp_path, log):
@@ -325,7 +319,7 @@ def test_programs_of_another_language_are_taken_at_their_word():
 def test_the_size_of_batches_can_be_given_with_the_run(runner, log):
     runner.run(config(models=["one"], seq_lens=[2]), batch_size=2)
     assert [one for one in log if isinstance(one, tuple)] == [("one", 2), ("one", 2), ("one", 1)]
-    with pytest.raises(errors.RequestError, match="batch_size must be at least 1"):
+    with pytest.raises(errors.RequestError, match="batch_size must be 1 or more"):
         runner.run(config(), batch_size=0)
 
 
@@ -338,15 +332,15 @@ def test_a_run_that_is_not_saved_writes_nothing_and_gives_the_same(runner, tmp_p
     assert list(tmp_path.iterdir()) == []
     saved = runner.run(config())
     assert (list(saved.rows), saved.summary) == (list(whole.rows), whole.summary)
-    with pytest.raises(errors.RequestError, match="save=False keeps nothing that stamp="):
-        runner.run(config(), save=False, stamp="x")
+    with pytest.raises(errors.RequestError, match="save=False keeps nothing that run="):
+        runner.run(config(), save=False, run="x")
 
 
 @pytest.mark.parametrize("kind", experiments.SHIPPED)
 def test_the_command_line_and_python_read_answers_alike(kind):
     one = experiments.SHIPPED[kind]
     own = quick_experiment(kind, one.template, one.generator, ["tiny-gpt2"])
-    assert experiments.shipped(kind, ["tiny-gpt2"]).settings() == own.settings()
+    assert experiments.shipped(kind, ["tiny-gpt2"]).to_json() == own.to_json()
 
 
 def test_a_prompt_for_a_word_is_asked_without_the_space_before_it(tmp_path, log):
@@ -368,11 +362,11 @@ def test_a_prompt_for_a_word_is_asked_without_the_space_before_it(tmp_path, log)
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"num_seqs": 0}, "num_seqs must be at least 1"),
-        ({"seq_lens": []}, "seq_lens must be one or more"),
+        ({"num_seqs": 0}, "num_seqs must be 1 or more"),
+        ({"seq_lens": []}, "seq_lens must have 1 or more"),
         ({"seq_lens": [0, 2]}, "at least 1"),
         ({"seq_lens": [2, 2]}, "different lengths"),
-        ({"models": []}, "models must be one or more"),
+        ({"models": []}, "models must have 1 or more"),
         ({"models": ["a", "a"]}, "different models"),
         ({"batch_size": 0}, "batch_size must be"),
         ({"seeds": 3}, "no setting 'seeds'; did you mean 'seed'"),
