@@ -25,7 +25,7 @@ PRODUCERS = {
     "layers": ("study layers -m tiny-llama --texts 2 --tokens 8 --windows 2 --orders 1", "layers", "--orders 2"),
     "play": ("play 20q -m tiny-llama -n 2 --max-steps 2 --max-new-tokens 4", "play", "--seed 1"),
     "circuits-find": (
-        "circuits find -m tiny-llama --task induction --pairs 12 --method eap --edges 20", "circuits-find", "--pairs 14",
+        "circuits find -m tiny-llama --task induction --pairs 12 --method eap --edges 20", "circuits", "--pairs 14",
     ),
     "20q": ("study 20q -m {talker} --episodes 10 --steps 3 --layers 5 --steer-episodes 3 --seed 3", "study-20q", "--steps 2"),
     "compare": ("study compare 20q -m tiny-gpt2 -m tiny-llama -n 2 --max-steps 1", "compare", "--seed 1"),
@@ -35,9 +35,9 @@ PRODUCERS = {
     ),
     "binding": ("study binding -m seed-0 --pairs 10", "binding", "--pairs 11"),
     "circuits-compare": (
-        "circuits compare -m tiny-llama --task induction --pairs 12 --methods exact-node,random", "circuits-compare", "--seed 1",
+        "circuits compare -m tiny-llama --task induction --pairs 12 --methods exact-node,random", "circuits", "--seed 1",
     ),
-    "trace-episode": ("trace episode {played} 0 --layers 2", "trace-episode", "--layers 1"),
+    "trace-episode": ("trace episode {played} 0 --layers 2", "trace episode", "--layers 1"),
     "bench-train": (
         "bench train iit -i 3 --epochs 1 --batch-size 32 --lr 0.005 --pool 4 --threshold 0.2 --early-stop", "bench-train", "--pool 5",
     ),
@@ -49,6 +49,10 @@ PRODUCERS = {
     "lab-depth": ("lab depth -m tiny-llama --words 3", "depth", "--words 4"),
     "lab-measure": ("lab measure skip:1 -m tiny-llama -t capitals -n 4 --controls 1", "measure", "--controls 2"),
     "lab-translate": ("lab translate -m tiny-llama --tokens 16", "translate", "--tokens 17"),
+    "programs-run": (
+        "programs run binding -m tiny-gpt2 -n 3 --seq-lens 2,3 --max-new-tokens 3", "programs", "--seed 1",
+    ),
+    "programs-seeds": ("programs seeds -m tiny-llama --max-seeds 2", "seeds", "--max-seeds 3"),
     "lab-run": ("lab run --task habit --tasks {tasks} -m tiny-llama --budget 8 --examples 6", "inquiry", "--budget 9"),
 }  # fmt: skip
 FAST = ("layers", "play", "circuits-find")

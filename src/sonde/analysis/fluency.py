@@ -19,7 +19,7 @@ import contextvars
 import copy
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,14 +27,13 @@ import torch
 
 from sonde.agents import trajectories
 from sonde.capture import trajectory as capture_trajectory
-from sonde.core import errors, spans
+from sonde.core import errors, progress, spans
 from sonde.models import model as models_model
 
 #: Tokens, padding included, that are run at once: their logits are the most of what is held in memory.
 MOST_TOKENS = 2048
 #: Tokens that all passages must begin with to have them encoded once for all.
 WORTH_SHARING = 32
-OnProgress = Callable[[int, int], None]
 Logprobs = tuple[float, ...]
 
 
@@ -63,7 +62,7 @@ def mean_logprobs(
     model: models_model.Model,
     trajectories: Sequence[capture_trajectory.TrajectoryActivations],
     *,
-    on_progress: OnProgress | None = None,
+    tell: progress.Tell = progress.silent,
 ) -> list[float]:
     """The mean log-probability of all tokens generated in each episode; NaN if there are none.
 
@@ -71,12 +70,12 @@ def mean_logprobs(
         model: The model, unsteered.
         trajectories: Episodes that this model played; with the tokens of all positions, or else with their conversation,
             as `sonde.play` and `run_episode` record it.
-        on_progress: Called with how many passages are done, and of how many.
+        tell: Reports how many passages are done, and of how many.
 
     Raises:
         CaptureError: The tokens of a prompt were not recorded and cannot be made again.
     """
-    told = step_logprobs(model, trajectories, on_progress=on_progress)
+    told = step_logprobs(model, trajectories, tell=tell)
     return [_mean([value for step in episode for value in step]) for episode in told]
 
 
@@ -84,11 +83,11 @@ def step_logprobs(
     model: models_model.Model,
     trajectories: Sequence[capture_trajectory.TrajectoryActivations],
     *,
-    on_progress: OnProgress | None = None,
+    tell: progress.Tell = progress.silent,
 ) -> list[list[Logprobs]]:
     """The log-probability of each generated token, by episode and step; see `mean_logprobs`."""
     passages = [passages_of(model, trajectory) for trajectory in trajectories]
-    judged = iter(judge(model, [one for some in passages for one in some], on_progress=on_progress))
+    judged = iter(judge(model, [one for some in passages for one in some], tell=tell))
     return [[step for _ in some for step in next(judged)] for some in passages]
 
 
@@ -110,7 +109,7 @@ def passages_of(model: models_model.Model, trajectory: capture_trajectory.Trajec
 
 
 def judge(
-    model: models_model.Model, passages: Sequence[Passage], *, on_progress: OnProgress | None = None
+    model: models_model.Model, passages: Sequence[Passage], *, tell: progress.Tell = progress.silent
 ) -> list[list[Logprobs]]:
     """The log-probability of each token of each part of each passage.
 
@@ -127,8 +126,7 @@ def judge(
     for batch in _batches([len(passage.tokens) - beginning.length for passage in passages]):
         chosen = [passages[index] for index in batch]
         found.update(zip(batch, alone.run(_judged, model, chosen, beginning), strict=True))
-        if on_progress is not None:
-            on_progress(len(found), len(passages))
+        tell("fluency", len(found), len(passages))
     return [found[index] for index in range(len(passages))]
 
 

@@ -81,7 +81,7 @@ RESULTS = schemas.register("results of a search", schemas.Data)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class SearchResult:
     """A finished search.
 
     Attributes:
@@ -128,7 +128,7 @@ class Circuits(experiments.Experiment[circuits_settings.CircuitsSettings]):
         super().__init__(model)
         self.methods, self.choice = {name: registry.get(name) for name in methods}, choice
         self.verb = ("circuits", "compare" if choice is None else "find")
-        self.found: Found
+        self.found: SearchResult
         self._search: circuits_search.Search | None = None
         stages: list[experiments.Stage | experiments.Items] = [experiments.Stage("ends", _ends, ENDS_KIND)]
         for name in self.methods:
@@ -240,7 +240,7 @@ class Circuits(experiments.Experiment[circuits_settings.CircuitsSettings]):
         words = ["--methods", names] if self.choice is None else ["--method", names, *self.choice.options()]
         return f"{super().command(settings)} {shlex.join(words)}"
 
-    def _read(self, context: _Context) -> Found:
+    def _read(self, context: _Context) -> SearchResult:
         """Everything that was found, from the stages."""
         search = self.search(context.settings, context)
         found, curves = {}, {}
@@ -256,7 +256,7 @@ class Circuits(experiments.Experiment[circuits_settings.CircuitsSettings]):
             one, kept = next(iter(found.values())), context.found(self.taken)
             values = [np.array(kept[name], dtype=np.float64) for name in ("alone", "without") if kept[name]]
             taken, checks = search.judged(one, search.circuit(one, self.choice.how), *values), kept["checks"]
-        return Found(self.model.cfg.model_name, search, found, curves, taken, checks)
+        return SearchResult(self.model.cfg.model_name, search, found, curves, taken, checks)
 
 
 def _stage(what: str, name: str) -> str:

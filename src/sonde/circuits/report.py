@@ -24,7 +24,7 @@ TOP = 30
 SHARED = 0.01
 
 
-def save_circuit(found: experiment.Found, folder: Path, *, view: exporting.View = "split") -> None:
+def save_circuit(found: experiment.SearchResult, folder: Path, *, view: exporting.View = "split") -> None:
     """Writes the circuit that was taken as circuit.json, circuit.graphml and mib.json (with all scores) and, if it can be seen, circuit.svg and figures/circuit.png."""
     assert found.taken is not None
     taken, mine = found.taken, found.scores[found.taken.method]
@@ -38,7 +38,7 @@ def save_circuit(found: experiment.Found, folder: Path, *, view: exporting.View 
         picture.save_png(taken.circuit, folder / "figures" / "circuit.png", scores=mine, view=view, title=title)
 
 
-def report(found: experiment.Found, *, view: exporting.View = "split") -> page.Report:
+def report(found: experiment.SearchResult, *, view: exporting.View = "split") -> page.Report:
     """The page as data."""
     names = ("sonde", "torch", "transformers", "numpy")
     sections = [_pairs(found)]
@@ -56,7 +56,7 @@ def report(found: experiment.Found, *, view: exporting.View = "split") -> page.R
     )
 
 
-def sentences(found: experiment.Found) -> tuple[str, ...]:
+def sentences(found: experiment.SearchResult) -> tuple[str, ...]:
     """What was found, in words; nothing but that the pairs are too few if they are."""
     searched, ends = found.search, found.search.judge.ends
     left = _left_out(found)
@@ -106,7 +106,7 @@ def doubts(ends: faithfulness.Ends, better: str) -> str:
     return ""
 
 
-def table(found: experiment.Found) -> page.Table:
+def table(found: experiment.SearchResult) -> page.Table:
     """One row per method."""
     control = found.curves.get(CONTROL)
     rows: list[tuple[wording.Cell, ...]] = []
@@ -162,7 +162,7 @@ def node_heatmap(one: scores.Scores) -> charts.Heatmap:
     )
 
 
-def shared_heatmap(found: experiment.Found) -> charts.Heatmap:
+def shared_heatmap(found: experiment.SearchResult) -> charts.Heatmap:
     """How many of the best edges two methods have in common."""
     names = tuple(found.scores)
     count = max(1, round(SHARED * found.search.graph.n_edges))
@@ -183,7 +183,7 @@ def shared_heatmap(found: experiment.Found) -> charts.Heatmap:
     )
 
 
-def _faithful(found: experiment.Found) -> page.Section:
+def _faithful(found: experiment.SearchResult) -> page.Section:
     text = (
         "A method's best edges run alone: they carry the clean run's values, all others what the ablation puts there. "
         "f = (m(C) - m(no edge)) / (m(whole) - m(no edge)), with m the metric's mean over pairs."
@@ -200,7 +200,7 @@ def _faithful(found: experiment.Found) -> page.Section:
     return page.Section("Faithfulness", text, charts=tuple(drawn), tables=(table(found), points))
 
 
-def _circuit(found: experiment.Found, chosen: search.Chosen, view: exporting.View) -> page.Section:
+def _circuit(found: experiment.SearchResult, chosen: search.Chosen, view: exporting.View) -> page.Section:
     flat = exporting.flat(chosen.circuit, scores=found.scores[chosen.method], view=view)
     kept = sorted((one for one in flat.edges if one.part != "inside"), key=lambda one: -abs(one.score))
     text = (
@@ -213,7 +213,7 @@ def _circuit(found: experiment.Found, chosen: search.Chosen, view: exporting.Vie
     return page.Section("The circuit", text, tables=(edges,))
 
 
-def _method(one: scores.Scores, found: experiment.Found) -> page.Section:
+def _method(one: scores.Scores, found: experiment.SearchResult) -> page.Section:
     ranked = one.ranking(absolute=found.search.settings.absolute)
     rows = tuple((at + 1, name, value) for at, (name, value) in enumerate(ranked[:TOP]))
     what = "edges" if one.level == "edge" else "nodes"
@@ -227,7 +227,7 @@ def _method(one: scores.Scores, found: experiment.Found) -> page.Section:
     return page.Section(f"Scores by {one.method}", text, charts=(node_heatmap(one),), tables=(best,))
 
 
-def _pairs(found: experiment.Found) -> page.Section:
+def _pairs(found: experiment.SearchResult) -> page.Section:
     made = found.search.report
     rows = tuple((reason, count, made.examples.get(reason, "")) for reason, count in made.dropped.items())
     text = f"{made.kept} pairs of {made.task} fit the tokenizer: clean and corrupt input have as many tokens."
@@ -235,13 +235,13 @@ def _pairs(found: experiment.Found) -> page.Section:
     return page.Section("Pairs", text, tables=tables)
 
 
-def _left_out(found: experiment.Found) -> tuple[str, ...]:
+def _left_out(found: experiment.SearchResult) -> tuple[str, ...]:
     """How many given pairs or words were left out, and why; nothing if none were."""
     reasons = ", ".join(f"{count} ({reason})" for reason, count in found.search.report.dropped.items())
     return (f"Left out: {reasons}.",) if reasons else ()
 
 
-def _chosen(found: experiment.Found, chosen: search.Chosen) -> str:
+def _chosen(found: experiment.SearchResult, chosen: search.Chosen) -> str:
     whole = found.search.graph.n_edges
     if chosen.f is None or chosen.without is None:
         low, high = chosen.thresholds

@@ -160,7 +160,7 @@ def test_batches_hold_no_more_than_fits_and_keep_the_order(llama, monkeypatch):
     passages = [fluency.Passage(text, (spans.Span(1, 3), spans.Span(3, len(text)))) for text in texts]
     together, told = fluency.judge(llama, passages), []
     monkeypatch.setattr(fluency, "MOST_TOKENS", 1)
-    alone = fluency.judge(llama, passages, on_progress=lambda done, whole: told.append((done, whole)))
+    alone = fluency.judge(llama, passages, tell=lambda _, done, whole: told.append((done, whole)))
     assert told == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
     assert [[len(part) for part in one] for one in alone] == [[2, len(text) - 3] for text in texts]
     for one, other in zip(together, alone, strict=True):

@@ -70,10 +70,10 @@ def order(graph: circuits_graph.Graph) -> _Order:
     return [(i, j) for j in reversed(range(len(graph.destinations))) for i in reversed(range(graph.reads[j]))]
 
 
-Found = tuple[Float[np.ndarray, "source destination"], Bool[np.ndarray, "source destination"]]
+Removed = tuple[Float[np.ndarray, "source destination"], Bool[np.ndarray, "source destination"]]
 
 
-def _reference(search: running_options.Search, tau: float) -> Found:
+def _reference(search: running_options.Search, tau: float) -> Removed:
     runner = search.runner
     mask = runner.graph.allowed
     rises = np.zeros(mask.shape)
@@ -90,7 +90,7 @@ def _reference(search: running_options.Search, tau: float) -> Found:
     return rises, mask
 
 
-def _fast(search: running_options.Search, tau: float) -> Found:
+def _fast(search: running_options.Search, tau: float) -> Removed:
     runner = search.runner
     running_memory.refuse(
         runner.sizes.state(len(runner.pairs)),

@@ -249,7 +249,7 @@ def _outcomes(
     """How each game went, by condition and number."""
     records = [one.trajectory for one in played]
     fluent = fluency.mean_logprobs(
-        context.experiment.model, records, on_progress=lambda done, of: context.tell("steer: fluency", done, of)
+        context.experiment.model, records, tell=lambda _, done, total: context.tell("steer: fluency", done, total)
     )
     table: dict[str, dict[int, outcomes.EpisodeOutcome]] = {one.name: {} for one in conditions}
     for one, record, value in zip(played, records, fluent, strict=True):
