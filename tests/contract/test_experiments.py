@@ -120,14 +120,19 @@ def words_of(request):
 
 def content(folder):
     """What a run found: its results and stages, without times."""
-    found = {}
-    for path in sorted([folder / "results.json", *(folder / "stages").rglob("*.json")]):
-        told = json.loads(path.read_text())
-        if path.name != "times.json":
-            found[str(path.relative_to(folder))] = {
-                key: value for key, value in told.items() if key not in ("timing", "crc32", "seconds")
-            }
-    return json.dumps(found)
+    paths = sorted([folder / "results.json", *(folder / "stages").rglob("*.json")])
+    found = {str(path.relative_to(folder)): json.loads(path.read_text()) for path in paths if path.name != "times.json"}
+    return json.dumps(untimed(found))
+
+
+def untimed(told):
+    """Without what is never the same twice."""
+    if isinstance(told, list):
+        return [untimed(one) for one in told]
+    if not isinstance(told, dict):
+        return told
+    times = ("timing", "crc32", "seconds", "created")
+    return {key: untimed(one) for key, one in told.items() if key not in times and not key.endswith("_seconds")}
 
 
 def digests(folder):
